@@ -155,9 +155,9 @@ def _skipping() -> Iterator[Method]:
 def _ours() -> Iterator[Method]:
     """Few rollouts of a prompt, compared with what its earlier ones predict; two epochs."""
     rated = {"baseline": "blend", "estimator": "rating"}
-    summary = "1 rollout a prompt, compared with its rating and with the others; 2 epochs"
+    summary = "1 rollout a prompt, compared with its rating and with the others"
     yield Method("rated", summary, estimator="flash_reinforce", **_uniform(1, **rated), **TWICE)
-    summary = "one at a time until one is right, at most 8; all trained, rated, 2 epochs"
+    summary = "one at a time until one is right, at most 8; all trained, rated"
     yield Method("rated-pos", summary, 1, _until_right(8) | rated, "flash_reinforce", **TWICE)
     yield from _counted()
     yield from _right_only()
@@ -176,13 +176,13 @@ def _first_right(most: int) -> dict[str, Any]:
 def _right_only() -> Iterator[Method]:
     """`first-right`, what it is without one of its parts, and right answers of as many rollouts of every prompt."""
     for most, name in ((8, "first-right"), (4, "first-right-4"), (16, "first-right-16")):
-        summary = f"one at a time until one is right, at most {most}; that one is trained; 2 epochs of 4 updates"
+        summary = f"one at a time until one is right, at most {most}; that one is trained"
         yield Method(name, summary, 1, _first_right(most), "flash_reinforce", passes=2)
     yield Method("first-right-once", "first-right with one epoch", 1, _first_right(8), "flash_reinforce")
-    one = "right answers of one rollout a prompt; 2 epochs of 4 updates"
+    one = "right answers of one rollout a prompt"
     yield Method("raft-1-twice", one, estimator="flash_reinforce", **_uniform(1, **RIGHT_ONLY), passes=2)
     for n, name in ((2, "raft-2-twice"), (4, "raft-twice"), (8, "raft-8-twice")):
-        summary = f"right answers of {n} rollouts a prompt, with equal weight; 2 epochs of 4 updates"
+        summary = f"right answers of {n} rollouts a prompt, with equal weight"
         yield Method(name, summary, **_uniform(n, **RIGHT_ONLY), passes=2)
     log = {"correction": "positives", "objective": "log"} | SKIP
     summary = "raft-8-twice with the weight that first-right has"
@@ -192,8 +192,8 @@ def _right_only() -> Iterator[Method]:
 def _counted() -> Iterator[Method]:
     """`counted`, what it is without one of its parts, and what each part is alone."""
     weight = {"objective": "matched:rated-pos", "correction": "stratum", "half_life": 200.0}
-    compared = "compared with its counts, with the weight that rated-pos has; 2 epochs"
-    rounded = f"{compared} of 4 updates; expected outcomes are not trained"
+    compared = "compared with its counts, with the weight that rated-pos has"
+    rounded = f"{compared}; expected outcomes are not trained"
     yield Method("counted", f"2 rollouts a prompt, {rounded}", **_uniform(2, **weight, **ROUNDED), passes=2)
     for n, name in ((2, "counted-unrounded"), (4, "uniform-4-as-rated-pos")):
         yield Method(name, f"{n} rollouts a prompt, {compared}", **_uniform(n, **weight), **TWICE)
@@ -241,7 +241,7 @@ def _adaptive() -> Iterator[Method]:
 def _gvm() -> Iterator[Method]:
     """In as many epochs and updates as ours."""
     gvm = replace(_published("gvm"), passes=2)
-    yield replace(gvm, name="gvm-twice", summary="gvm; 2 epochs of 4 updates")
+    yield replace(gvm, name="gvm-twice", summary="gvm")
     summary = "gvm-twice with 4 rollouts a prompt on average"
     yield replace(gvm, name="gvm-4-twice", summary=summary, n=4, ada=gvm.ada | {"budget": 4.0})
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from openrlhf_ada import HOST_VERSION
+from openrlhf_ada.cli.sampling_flags import OF_TRAINING
 from openrlhf_ada.cli.verbs import TRAIN, VERBS
 from openrlhf_ada.config.flags import kind_of
 from openrlhf_ada.config.schema import AdaConfig
@@ -51,30 +52,29 @@ INTRODUCTION = """# All flags
 
 <!-- Generated from the parsers by openrlhf_ada/cli/flag_reference.py: do not edit; `make docs`. A test compares. -->
 
-- [`openrlhf-ada train`: ours](#openrlhf-ada-train-ours), [OpenRLHF's](#openrlhf-ada-train-openrlhfs)
-{contents}
+**Of everyday use:** `--ada_method`, or `--ada_mode`, `--ada_exit`, `--ada_wave`, `--ada_max_samples`, `--ada_budget`;
+`--ada_positive_threshold`; `--ada_scheduler`, `--ada_verify_sync`; `--ada_run_dir`, `--ada_eval_ends`, `--verbose`.
+[choosing.md](choosing.md#which-method) says which suit your model and data; [migrating.md](migrating.md) maps those of
+other frameworks.
 
-[main_flags.md](main_flags.md) lists the flags of everyday use. [choosing.md](choosing.md) says which to choose, and
-[migrating.md](migrating.md) maps the flags of other frameworks to ours.
+**Spelling.** `--ada_mode` and `--ada.mode` are the same flag, as are all of ours for training; the last one wins.
+OpenRLHF's have the dotted form only. A name that is misspelt or cut short is refused, and the error has the nearest.
 
-**Two spellings.** Each of our training flags has two: `--ada_mode` and `--ada.mode`. They are the same flag; the last
-one on the command line wins. OpenRLHF's flags have the dotted one only. Names cannot be abbreviated. A misspelt flag
-is refused, and the error names the nearest flag.
+**Precedence.** The command line, then what `--ada_method` sets (ours and OpenRLHF's), then the default. A run prints
+how it deviates from its method, and which flags have no effect.
 
-**Precedence.** First the command line, then the flags that `--ada_method` sets (ours and OpenRLHF's), then the
-default. Differences from a named method are printed as deviations when the run starts. A warning names flags without
-effect. Combinations without a meaning are refused before anything starts.
-
-**Empty defaults.** "–" means "not given". If a value is then derived, the column says which; `n` is
+**Defaults.** "–" is "not given". Where a value is then derived, the column says which; `n` is
 `--rollout.n_samples_per_prompt`. Switches take no value and are off unless given.
 """
 
 HOST_NOTE = f"""
-All of OpenRLHF {HOST_VERSION}'s flags work unchanged, and are parsed and checked by its own code. Names, values and
-defaults are listed here as the installed package has them; their meaning is in
-[OpenRLHF's documentation](https://openrlhf.readthedocs.io/) and in `openrlhf-ada train --help`.
-[migrating.md](migrating.md) says which of them the adaptive modes refuse.
+All of OpenRLHF {HOST_VERSION}'s flags work unchanged. [Its documentation](https://openrlhf.readthedocs.io/) and
+`openrlhf-ada train --help` have their meaning. [migrating.md](migrating.md#what-is-refused) has what the adaptive
+modes refuse. Flags of the same sections and default share a row; brackets show what else a flag takes.
 """
+
+SAMPLERS = ("prepare-data", "eval")
+"""Commands with many flags in common."""
 
 _TIME = re.compile(r"\d{4}-\d{6}|\d{4}T\d{2}:\d{2}")
 """As time.strftime writes it in names of runs; the document is the same whenever it is made."""
@@ -83,23 +83,46 @@ _TIME = re.compile(r"\d{4}-\d{6}|\d{4}T\d{2}:\d{2}")
 def render() -> str:
     """The whole document."""
     parser = VERBS[TRAIN].build_parser()
-    contents = "\n".join(f"- [`openrlhf-ada {verb}`](#openrlhf-ada-{verb})" for verb in VERBS if verb != TRAIN)
-    parts = [INTRODUCTION.format(contents=contents), "## openrlhf-ada train: ours"]
+    parts = [INTRODUCTION, "## openrlhf-ada train: ours"]
     for first, members in _groups().items():
         title, note = GROUPS[first]
         parts += [f"### {title}", *([note] if note else []), _table(_OURS, map(_our_row, members))]
     parts += ["## openrlhf-ada train: OpenRLHF's", HOST_NOTE.strip()]
-    for title, actions in _sections(parser).items():
-        parts += [f"### {title}", _table(_HOSTS, map(_host_row, actions))]
+    parts.append(_table(_HOSTS, _host_rows(parser)))
     for name, verb in VERBS.items():
         if name != TRAIN:
-            parts += [f"## openrlhf-ada {name}", *_verb(verb.build_parser())]
+            parts += [f"## openrlhf-ada {name}", *_verb(name, verb.build_parser())]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
-def _verb(parser: argparse.ArgumentParser) -> Iterator[str]:
+def _verb(verb: str, parser: argparse.ArgumentParser) -> Iterator[str]:
+    """The first of SAMPLERS has a table of what they share, and the others a link to it."""
+    shared = _shared() if verb in SAMPLERS else {}
     yield " ".join((parser.description or "").split("\n\n")[0].split()).rstrip(".") + "."
-    yield _table(_VERBS, map(_verb_row, actions_of(parser)))
+    if verb in SAMPLERS[1:]:
+        yield "It has the flags of [prepare-data and eval](#flags-of-prepare-data-and-eval) too."
+    yield _table(_VERBS, (_verb_row(a) for a in actions_of(parser) if a.dest not in shared))
+    if verb == SAMPLERS[0]:
+        of_training = [name for name in shared if name in OF_TRAINING]
+        as_there = f"as `--ada_{of_training[0]}`... of [train](#openrlhf-ada-train-ours)"
+        yield "### Flags of prepare-data and eval"
+        yield _table(
+            _VERBS,
+            [
+                *(_verb_row(action) for name, action in shared.items() if name not in of_training),
+                (", ".join(f"`--{name}`" for name in of_training), "as there", as_there),
+            ],
+        )
+
+
+def _shared() -> dict[str, argparse.Action]:
+    """By name, those that mean the same in all of SAMPLERS."""
+    first, *others = [{a.dest: a for a in actions_of(VERBS[verb].build_parser())} for verb in SAMPLERS]
+    return {
+        name: action
+        for name, action in first.items()
+        if all(name in theirs and _verb_row(theirs[name]) == _verb_row(action) for theirs in others)
+    }
 
 
 # -- ours -------------------------------------------------------------------------------------------------------------
@@ -136,24 +159,34 @@ def _values_of_ours(field: Field[Any]) -> str:
 
 # -- OpenRLHF's -------------------------------------------------------------------------------------------------------
 
-_HOSTS = ("Flag", "Values", "Default")
+_HOSTS = ("Flag", "Default")
 
 
-def _sections(parser: argparse.ArgumentParser) -> dict[str, list[argparse.Action]]:
-    """The host's flags by section, in alphabetical order; last those without one."""
-    sections: dict[str, list[argparse.Action]] = {}
+def _host_rows(parser: argparse.ArgumentParser) -> Iterator[tuple[str, ...]]:
+    """By section in alphabetical order, last those without one; flags of the same sections and default in one row."""
+    named: dict[tuple[str, str], list[str]] = {}
     for action in actions_of(parser):
         if not action.dest.startswith("ada."):
-            section, dot, _ = action.option_strings[0].partition(".")
-            sections.setdefault(f"`{section}...`" if dot else "Without a section", []).append(action)
-    return dict(sorted(sections.items(), key=lambda item: (not item[0].startswith("`"), item[0])))
+            first = action.option_strings[0]
+            named.setdefault((first.partition(".")[2] or first, _host_default(action)), []).append(_names(action))
+    rows: dict[tuple[tuple[str, ...], str], list[str]] = {}
+    for (_, default), names in named.items():
+        sections = tuple(sorted(name.partition(".")[0] if "." in name else "~" for name in names))
+        rows.setdefault((sections, default), []).extend(sorted(names))
+    for (_, default), names in sorted(rows.items(), key=lambda row: row[0][0]):
+        yield ", ".join(names), default
 
 
-def _host_row(action: argparse.Action) -> tuple[str, ...]:
+def _host_default(action: argparse.Action) -> str:
+    """What it may be stands in brackets, unless the default shows it."""
     if action.nargs == 0:
         # --actor.muon.nesterov is on from the start; it is what --actor.muon.no_nesterov switches off.
-        return _names(action), _values(action), "on" if action.const is action.default is True else "–"
-    return _names(action), _values(action), _value(action.default)
+        return "switch, on" if action.const is action.default is True else "switch"
+    default = _value(action.default)
+    if not action.choices and default != "–":
+        return default
+    others = [value for value in _values(action).split(", ") if value != default]
+    return f"{default} ({', '.join(others)})"
 
 
 # -- the other commands -----------------------------------------------------------------------------------------------
@@ -218,9 +251,8 @@ def _value(value: Any) -> str:
 
 
 def _table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    lines = [list(header), *map(list, rows)]
-    lines.insert(1, ["---"] * len(lines[0]))
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+    head, *lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in [header, *rows]]
+    return "\n".join([head, f"|{'---|' * len(tuple(header))}", *lines])
 
 
 if __name__ == "__main__":

@@ -112,8 +112,8 @@ def build_parser() -> argparse.ArgumentParser:
         "--methods",
         type=names_of((RECORDED, *PLANNED), NOT_PLANNED),
         metavar="NAME,...",
-        help=f"names of --ada_method, or `{RECORDED}`: the run's own settings (default {','.join(USUAL)}; all: "
-        f"{','.join(PLANNED)})",
+        help=f"names of --ada_method, or `{RECORDED}`: the run's own settings (default {','.join(USUAL)}; all: every "
+        "one that can be planned)",
     )
     add("--prompts", type=at_least(1), metavar="N", help="prompts of a step (default: as the method has them)")
     add(

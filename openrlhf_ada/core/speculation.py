@@ -13,8 +13,8 @@ LEAST_CHANCE = 0.2
 most of the waste (benchmarks/scheduler.py)."""
 
 CPU_SPECULATION = 16
-"""Rollouts on a CPU's engine up to which some are sent ahead. A step then takes 5 % less than with 32 to 3 % more, as
-measured, at half the waste or less (docs/scheduling.md)."""
+"""Rollouts on a CPU's engine up to which some are sent ahead. With a measured engine in virtual time, a step then
+takes 5 % less than with 32 to 3 % more, at half the waste or less."""
 
 GPU_SPECULATION = 256
 """The same on a GPU, whatever its slots. In virtual time, a step takes at most 5 % more than with the best number, but

@@ -1,13 +1,12 @@
 """What our code takes for granted of vLLM's model runner, held against Model Runner V2, which GPUs use.
 
 CPUs have V1, so no run on a CPU shows any of this. The code that is called here is V2's own, without a GPU. Sampling:
-test_model_runner_v2_sampling.py. docs/gpu.md lists the assumptions and names the tests.
+test_model_runner_v2_sampling.py.
 """
 
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -191,12 +190,3 @@ def test_engines_must_sleep_at_level_1(host_source: Any) -> None:
     )
     text = host_source.text("trainer/ppo_utils/samples_generator.py", "SamplesGenerator")
     assert "batch_vllm_engine_call(self.vllm_engines, 'sleep')" in text
-
-
-def test_the_page_on_gpus_names_all_of_these() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "gpu.md").read_text()
-    section = page.split("## What our code takes for granted of vLLM's model runner")[1].split("\n## ")[0]
-    files = (Path(__file__), Path(__file__).with_name("test_model_runner_v2_sampling.py"))
-    ours = {name for file in files for name in re.findall(r"^def (test_\w+)", file.read_text(), re.MULTILINE)}
-    named = set(re.findall(r"`(test_\w+)`", section))
-    assert named == ours - {"test_the_page_on_gpus_names_all_of_these"}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 _LINES = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8").splitlines()
 METRIC_CELLS = [line.strip("| ").split(" | ") for line in _LINES if line.startswith(("| `ada/", "| `eval/"))]
-METRIC_ROWS = [cells[0].strip("`") for cells in METRIC_CELLS]
+METRIC_ROWS = [name for cells in METRIC_CELLS for name in re.findall(r"`([^`]+)`", cells[0])]
 DOCUMENTED = set(METRIC_ROWS)
 
 

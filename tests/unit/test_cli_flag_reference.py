@@ -67,15 +67,16 @@ def test_reference_is_reproducible(document: str, monkeypatch: pytest.MonkeyPatc
         "| `--ada_k_pos` | integer ≥ 1 | 1 for exit pos, half of n (rounded down) for exit balance |",
         "| `--ada_verbose`, `--verbose` | switch | – |",
         "| `--ada_format_bonus` | number | `0` |",
-        "| `--rollout.n_samples_per_prompt` | integer | `1` |",
-        "| `--actor.adam.betas` | number, 2 of them | `0.9 0.95` |",
-        "| `--actor.muon.nesterov` | switch | on |",
-        "| `--logger.wandb.run_name` | text | `ppo_<time>` |",
+        "| `--rollout.batch_size` | `1024` |",
+        "| `--actor.dual_clip`, `--actor.entropy_coef` | – (number) |",
+        "| `--actor.adam.betas`, `--critic.adam.betas` | `0.9 0.95` |",
+        "| `--actor.muon.nesterov`, `--critic.muon.nesterov` | switch, on |",
+        "| `--actor.policy_loss_type` | `ppo` (`gspo`) |",
+        "| `--logger.wandb.run_name` | `ppo_<time>` |",
+        "| `--use_ms` | switch |",
         "| `SOURCE` | text, one or more |",
         "| `--out` | path | output folder; if it exists, the run resumes (required) |",
         "| `--out` | path | output folder; if it exists, the evaluation resumes (default: runs/eval-&lt;time>) |",
-        "| `--timeout` | number | Time limit in seconds for one rollout, its reward included. ",
-        "After that it is aborted, and sampled once more. Default: 1800.0. |",
         "| `--engines` | integer | number of vLLM engines (default 1) |",
     ],
 )
@@ -90,6 +91,13 @@ def test_flags_of_training_are_declared_once(verb: str, name: str) -> None:
     ours = verbs.VERBS[verb].build_parser()._option_string_actions[f"--{name}"]
     theirs = verbs.VERBS["train"].build_parser()._option_string_actions[f"--ada_{name}"]
     assert (ours.type, ours.default, ours.help) == (theirs.type, theirs.default, theirs.help)
+
+
+def test_flags_that_commands_share_have_one_row(document: str) -> None:
+    """`--n` has another default in each."""
+    of_training = ", ".join(f"`--{name}`" for name in OF_TRAINING)
+    for flags, times in (("`--temperature`", 1), (of_training, 1), ("`--n`", 2)):
+        assert document.count(f"| {flags} |") == times, flags
 
 
 def test_rows_are_whole(document: str) -> None:
@@ -108,4 +116,4 @@ def test_rows_are_whole(document: str) -> None:
 
 def test_a_pipe_does_not_end_a_cell() -> None:
     table: Any = flag_reference._table(("a",), [("x|y",)])
-    assert table == "| a |\n| --- |\n| x\\|y |"
+    assert table == "| a |\n|---|\n| x\\|y |"

@@ -29,12 +29,6 @@ def test_tables_match_the_script(table: str, figures: ModuleType) -> None:
     assert getattr(figures, table)() in TEXT, "print them anew: python benchmarks/concept_figures.py"
 
 
-def test_share_of_visits_with_signal_is_right() -> None:
-    for p, share in ((0.1, 0.34), (0.5, 0.88)):
-        assert 1 - p**4 - (1 - p) ** 4 == pytest.approx(share, abs=0.006)
-        assert f"{share:.0%}".replace("%", " %") in TEXT
-
-
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="drawn by Python 3.11, whose sum() rounds otherwise")
 def test_pictures_are_the_ones_that_the_script_draws(figures: ModuleType, tmp_path: Path) -> None:
     figures.write_pictures(tmp_path)

@@ -107,16 +107,16 @@ def test_pages_fit_the_window(page: Page, site: Path, address: str, width: int) 
 def test_flags_and_names_are_not_broken(page: Page, address: str, width: int) -> None:
     """Each piece of a name is on one line, and copying a name copies the whole of it."""
     page.look(width)
-    for name in ("main_flags", "gpu", "rewards"):
+    for name in ("flags", "gpu", "rewards"):
         page.open(f"{address}/{name}.html")
         pieces = "[...document.querySelectorAll('article table code > span')].filter(s => s.innerText)"
         assert page.evaluate(f"{pieces}.length") > 20, name
         assert page.evaluate(f"{pieces}.filter(s => s.getClientRects().length > 1).map(s => s.innerText)") == [], name
-    page.open(f"{address}/main_flags.html")
+    page.open(f"{address}/flags.html")
     flags = page.evaluate(
         "[...document.querySelectorAll('article table td:first-child code')].map(c => c.textContent)"
     )
-    assert "--ada_exit pos|balance|gate|fixed" in flags
+    assert "--ada_positive_threshold" in flags
 
 
 def test_the_search_is_seen(page: Page, address: str) -> None:
