@@ -271,12 +271,18 @@ DEEP = "[" * 100_000
         ({"tests": [CASE, "assert f(1)"]}, "^'tests' "),
         ({"tests": "[{"}, "^'tests' .*JSON text"),
         ({"public_test_cases": "!!"}, "^public_test_cases .*JSON text"),
-        ({"public_test_cases": base64.b64encode(zlib.compress(pickle.dumps(print))).decode()}, "^public_test_cases .*print"),
+        (
+            {"public_test_cases": base64.b64encode(zlib.compress(pickle.dumps(print))).decode()},
+            "^public_test_cases .*print",
+        ),
         (
             {"public_test_cases": base64.b64encode(zlib.compress(b"\x80\x04garbage")).decode()},
             "^public_test_cases .*JSON text",
         ),
-        ({"public_test_cases": base64.b64encode(zlib.compress(pickle.dumps(7))).decode()}, "^public_test_cases .*type int"),
+        (
+            {"public_test_cases": base64.b64encode(zlib.compress(pickle.dumps(7))).decode()},
+            "^public_test_cases .*type int",
+        ),
         ({"public_test_cases": [], "metadata": "{"}, "no tests"),
         ({"public_test_cases": [FUNCTIONAL], "metadata": "{"}, "^metadata .*JSON text"),
         ({"public_test_cases": [FUNCTIONAL], "metadata": "[]"}, "fn_name is 'None'"),
