@@ -71,21 +71,23 @@ def test_recorded_run_by_hand(run_dir: Path, capsys: pytest.CaptureFixture[str])
 def test_an_engine_file_that_is_none_is_named(run_dir: Path, content: str, capsys: pytest.CaptureFixture[str]) -> None:
     (run_dir / "engine.json").write_text(content)
     assert main([str(run_dir)]) == 2
-    assert "engine.json does not describe an engine as --calibrate writes it" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "engine.json" in error and "--calibrate" in error
 
 
 def test_a_run_of_another_version_is_named(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = run_dir / "config.json"
     config.write_text(config.read_text().replace('"mode": "seq"', '"mode": "seq", "old_flag": 1'))
     assert main([str(run_dir)]) == 2
-    assert "is of another version of openrlhf_ada: there is no --ada_old_flag here" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert str(run_dir) in error and "--ada_old_flag" in error
 
 
 def test_a_run_of_mode_off_is_not_calibrated(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = run_dir / "config.json"
     config.write_text(config.read_text().replace('"mode": "seq"', '"mode": "off"'))
     assert main([str(run_dir), "--calibrate"]) == 2
-    assert "was made with --ada_mode off" in capsys.readouterr().err
+    assert "--ada_mode off" in capsys.readouterr().err
 
 
 def test_steps_engines_and_prompts_can_be_chosen(run_dir: Path) -> None:
@@ -109,41 +111,45 @@ def test_without_a_run_the_workload_is_synthetic(tmp_path: Path, capsys: pytest.
 
 
 @pytest.mark.parametrize(
-    ("break_it", "argv", "says"),
+    ("break_it", "argv", "named"),
     [
-        ("engine.json", [], "no engine was measured"),
-        ("samples.jsonl", [], "has no record of single rollouts"),
-        ("config.json", [], "is not a run directory"),
-        (None, ["--calibrate"], "--calibrate needs a RUN_DIR"),
+        ("engine.json", [], "simulate --calibrate"),
+        ("samples.jsonl", [], "--ada_mode seq"),
+        ("config.json", [], "config.json"),
+        (None, ["--calibrate"], "--calibrate"),
     ],
 )
 def test_missing_input_is_named(
-    run_dir: Path, break_it: str | None, argv: list[str], says: str, capsys: pytest.CaptureFixture[str]
+    run_dir: Path, break_it: str | None, argv: list[str], named: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if break_it:
         (run_dir / break_it).unlink()
     assert main(argv if break_it is None else [str(run_dir), *argv]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("openrlhf-ada simulate: error: ") and says in error
+    assert error.startswith("openrlhf-ada simulate: error: ") and named in error
 
 
 @pytest.mark.parametrize(
-    ("argv", "says"),
+    ("argv", "right"),
     [
-        (["--schedulers", "flow"], "flow is unknown: expected some of rounds, waves, stream"),
-        (["--policies", "best"], "best is unknown: expected some of recorded, uniform, pos, balance"),
-        (["--engines", "0"], "expected numbers from 1 to 1000"),
-        (["--engines", "two"], "two: expected numbers from 1 to 1000"),
-        (["--prompts", "-5"], "-5: expected a whole number of at least 1"),
-        (["--steps", "0"], "0: expected a whole number of at least 1"),
-        (["--speculation", "-3"], "-3: expected a whole number of at least 0"),
+        (["--schedulers", "flow"], "rounds, waves, stream"),
+        (["--policies", "best"], "recorded, uniform, pos, balance"),
+        (["--engines", "0"], "1 to 1000"),
+        (["--engines", "two"], "1 to 1000"),
+        (["--prompts", "-5"], "at least 1"),
+        (["--steps", "0"], "at least 1"),
+        (["--speculation", "-3"], "at least 0"),
     ],
 )
-def test_wrong_names_are_refused(argv: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_values_are_refused_with_the_right_ones(
+    argv: list[str], right: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as error:
         main(argv)
     assert error.value.code == 2
-    assert says in capsys.readouterr().err
+    error = capsys.readouterr().err.splitlines()[-1]
+    flag, value = argv
+    assert flag in error and value in error and right in error
 
 
 METHOD_NAMES = [name for name in METHODS if "critic" not in name]
@@ -178,7 +184,7 @@ def test_what_replacing_prompts_costs_is_said(tmp_path: Path, capsys: pytest.Cap
     assert dapo["rollouts_per_trained_prompt"] == pytest.approx(16 / dapo["signal_share"])
     assert "rollouts_per_trained_prompt" not in uniform
     said = " ".join(capsys.readouterr().out.split())
-    assert f"it draws about {16 / dapo['signal_share']:.3g} rollouts for every prompt that it trains" in said
+    assert f"{16 / dapo['signal_share']:.3g} rollouts for every prompt" in said
 
 
 def test_chosen_prompts_have_more_signal(tmp_path: Path) -> None:
@@ -192,4 +198,4 @@ def test_chosen_prompts_have_more_signal(tmp_path: Path) -> None:
 
 def test_method_of_a_critic_is_not_simulated(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--policies", "reinforce-ada-est-critic"]) == 2
-    assert "its pass rates come from a critic, which is not simulated" in capsys.readouterr().err
+    assert "reinforce-ada-est-critic" in capsys.readouterr().err
