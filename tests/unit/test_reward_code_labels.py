@@ -248,7 +248,7 @@ def test_tests_of_a_label_are_read_as_parts() -> None:
 
 def test_modules_that_tests_need_are_named() -> None:
     label = {"tests": "import numpy as np\nassert f(3) == np.int64(3)"}
-    with pytest.raises(UnusableLabelError, match="import numpy.*--ada_code_imports"):
+    with pytest.raises(UnusableLabelError, match=r"import numpy.*--ada_code_imports"):
         graded("def f(x): return x", label)
     assert graded("def f(x): return x", label, CodeRules(imports=("numpy",))) == PASSED
 
