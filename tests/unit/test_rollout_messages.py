@@ -112,7 +112,8 @@ def test_lengths_end_where_training_cuts(max_length: int, expected: int) -> None
 )
 def test_unusable_response_says_why(changes: dict[str, Any], told: str) -> None:
     found = result_of(**changes)
-    assert (found.no_score, found.reward, found.score) == (told, None, None)
+    assert (found.reward, found.score) == (None, None)
+    assert told in found.no_score
     assert found.response()["prompt"] == "p", "an evaluation shows its text all the same"
 
 
