@@ -190,7 +190,7 @@ def test_compute_dtype_is_bfloat16_only_with_hardware(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("value", ["fp32", "", "float16"])
 def test_compute_dtype_refuses_another_value(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(DTYPE_VARIABLE, value)
-    with pytest.raises(ValueError, match=f"{DTYPE_VARIABLE} is {value!r}: expected auto, float32 or bfloat16"):
+    with pytest.raises(ValueError, match=f"{DTYPE_VARIABLE} is {value!r}: .*auto, float32 or bfloat16"):
         compute_dtype()
 
 

@@ -175,7 +175,7 @@ def test_parameters_stay_valid() -> None:
     ("found", "told"),
     [
         ([(4, -1.0)], "gave 1 log-probabilities of 2 tokens"),
-        ([(4, -1.0), (6, -1.0)], "no log-probability of a token that it has sampled"),
+        ([(4, -1.0), (6, -1.0)], "no log-probability of a token"),
     ],
 )
 def test_flat_log_probs_that_are_missing_are_noticed(found: list[tuple[int, float]], told: str) -> None:

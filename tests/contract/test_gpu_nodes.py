@@ -99,7 +99,7 @@ def test_flags_for_a_cpu_on_such_nodes_use_their_cpus(head_and_gpu_node: Cluster
     found = driver_on_head(head_and_gpu_node, False, "--vllm.sync_backend", "gloo", "--ds.attn_implementation", "sdpa")
     assert found["on_cpu"]
     assert found["runtime_env"]["worker_process_setup_hook"] == "openrlhf_ada.platforms.without_gpu.activate"
-    assert "is a build for CPUs. Install" in found["stderr"] and "This run uses the CPU" in found["stderr"]
+    assert "uses the CPU" in found["stderr"]
 
 
 def test_a_run_on_a_machine_with_unusable_gpus_ends_before_ray_starts(

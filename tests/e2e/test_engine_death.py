@@ -5,6 +5,7 @@ What the driver does when is in tests/unit/test_rollout_engine_connections.py.
 
 from __future__ import annotations
 
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ def test_samples_equal_those_of_an_undisturbed_run(
     done_run = train(toy_flags(toy, run, **LONGER, vllm__num_engines=engines, reward__remote_url=rewards))
     told = done_run.stdout + done_run.stderr
     assert killed.exists(), told
-    assert "died; it is started again" in told and "is back with the policy's weights" in told
+    assert re.search(r"engine \d+ died", told) and re.search(r"engine \d+ is back", told)
     check_ledger(run, batch_size=16, group_size=4, cap=16)
     lost = {row["step"]: row["ada/lost"] for row in steps_of(run)}
     assert lost[2] > 0 and sum(lost.values()) == lost[2], f"{lost}\n{told}"

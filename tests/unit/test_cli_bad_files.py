@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -51,52 +52,52 @@ ROW = '{"input": "1+1=", "label": "2"}\n'
 EVAL, CRITIC, AGENT = "--eval.dataset", "--critic.model_name_or_path", "--train.agent_func_path"
 
 FILES: list[tuple[str, str, Make, str]] = [
-    ("data missing", DATA, absent("no.jsonl"), "does not exist"),
-    ("data missing folder", DATA, absent("deep/er/no"), "does not exist"),
-    ("data is binary", DATA, written(b"\xff\xfe\x00\x01", "b.jsonl"), "not UTF-8"),
-    ("data is empty", DATA, written("", "e.jsonl"), "holds no rows"),
-    ("data is blank lines", DATA, written("\n\n \n", "e.jsonl"), "holds no rows"),
-    ("data is an empty array", DATA, written("[]", "e.json"), "holds no rows"),
+    ("data missing", DATA, absent("no.jsonl"), "exist"),
+    ("data missing folder", DATA, absent("deep/er/no"), "exist"),
+    ("data is binary", DATA, written(b"\xff\xfe\x00\x01", "b.jsonl"), "UTF-8"),
+    ("data is empty", DATA, written("", "e.jsonl"), "no rows"),
+    ("data is blank lines", DATA, written("\n\n \n", "e.jsonl"), "no rows"),
+    ("data is an empty array", DATA, written("[]", "e.json"), "no rows"),
     (
         "row without input",
         DATA,
         written(ROW * 2 + '{"prompt": "x", "label": "y"}\n', "k.jsonl"),
-        "line 3 has no key 'input'",
+        "line 3 .*'input'",
     ),
-    ("row without label", DATA, written(ROW + '{"input": "x"}\n', "k.jsonl"), "line 2 has no key 'label'"),
-    ("row is no object", DATA, written(ROW + "[1]\n", "k.jsonl"), "line 2 is a JSON array"),
-    ("row is cut off", DATA, written(ROW + ROW + '{"input": "x', "k.jsonl"), "line 3 is not valid JSON"),
-    ("row with null prompt", DATA, written('{"input": null, "label": "2"}', "k.jsonl"), "line 1: 'input' is null"),
-    ("row with empty prompt", DATA, written('{"input": " ", "label": "2"}', "k.jsonl"), "neither null nor empty"),
-    ("row with a number", DATA, written('{"input": 5, "label": "2"}', "k.jsonl"), "'input' is a JSON number"),
-    ("pattern without match", DATA, absent("*.jsonl.none"), "no file matches"),
-    ("empty entry in the list", DATA, lambda _: "a/b,,c/d", "an entry of the list"),
-    ("evaluation data missing", EVAL, absent("no.jsonl"), "does not exist"),
-    ("evaluation row without key", EVAL, written('{"x": 1}\n', "k.jsonl"), "line 1 has no key 'input'"),
-    ("model missing", MODEL, absent("no-model"), "there is no such folder"),
-    ("model is a file", MODEL, written("{}", "model.json"), "there is no such folder"),
-    ("model without config.json", MODEL, folder_named("m", "model.safetensors"), "holds no config.json"),
-    ("critic missing", CRITIC, absent("no-critic"), "there is no such folder"),
-    ("reward file missing", REWARD, absent("no.py"), "there is no such file"),
-    ("reward is a folder", REWARD, folder_named("r.py"), "there is no such file"),
-    ("reward without reward_func", REWARD, written("def reward(q, p, l): ...", "r.py"), "does not define reward_func"),
-    ("reward_func in a comment", REWARD, written("# reward_func\n", "r.py"), "does not define reward_func"),
-    ("reward with a syntax error", REWARD, written("def reward_func(:\n", "r.py"), "not valid Python"),
-    ("reward is binary", REWARD, written(b"\xff\xfe\x00", "r.py"), "not valid Python"),
-    ("reward with a null byte", REWARD, written(b"x = 1\x00", "r.py"), "not valid Python"),
-    ("agent missing", AGENT, absent("agent.py"), "there is no such file"),
-    ("agent without class", AGENT, written("x = 1\n", "agent.py"), "does not define AgentExecutor"),
+    ("row without label", DATA, written(ROW + '{"input": "x"}\n', "k.jsonl"), "line 2 .*'label'"),
+    ("row is no object", DATA, written(ROW + "[1]\n", "k.jsonl"), "line 2 .*JSON array"),
+    ("row is cut off", DATA, written(ROW + ROW + '{"input": "x', "k.jsonl"), "line 3 .*JSON"),
+    ("row with null prompt", DATA, written('{"input": null, "label": "2"}', "k.jsonl"), "line 1: 'input' .*null"),
+    ("row with empty prompt", DATA, written('{"input": " ", "label": "2"}', "k.jsonl"), "line 1: 'input' "),
+    ("row with a number", DATA, written('{"input": 5, "label": "2"}', "k.jsonl"), "line 1: 'input' .*JSON number"),
+    ("pattern without match", DATA, absent("*.jsonl.none"), "matches"),
+    ("empty entry in the list", DATA, lambda _: "a/b,,c/d", "empty"),
+    ("evaluation data missing", EVAL, absent("no.jsonl"), "exist"),
+    ("evaluation row without key", EVAL, written('{"x": 1}\n', "k.jsonl"), "line 1 .*'input'"),
+    ("model missing", MODEL, absent("no-model"), "folder"),
+    ("model is a file", MODEL, written("{}", "model.json"), "folder"),
+    ("model without config.json", MODEL, folder_named("m", "model.safetensors"), r"config\.json"),
+    ("critic missing", CRITIC, absent("no-critic"), "folder"),
+    ("reward file missing", REWARD, absent("no.py"), "reward_func"),
+    ("reward is a folder", REWARD, folder_named("r.py"), "reward_func"),
+    ("reward without reward_func", REWARD, written("def reward(q, p, l): ...", "r.py"), "reward_func"),
+    ("reward_func in a comment", REWARD, written("# reward_func\n", "r.py"), "reward_func"),
+    ("reward with a syntax error", REWARD, written("def reward_func(:\n", "r.py"), r"Python \("),
+    ("reward is binary", REWARD, written(b"\xff\xfe\x00", "r.py"), r"Python \("),
+    ("reward with a null byte", REWARD, written(b"x = 1\x00", "r.py"), r"Python \("),
+    ("agent missing", AGENT, absent("agent.py"), "AgentExecutor"),
+    ("agent without class", AGENT, written("x = 1\n", "agent.py"), "AgentExecutor"),
 ]
 
 
-@pytest.mark.parametrize(("flag", "make", "rule"), [c[1:] for c in FILES], ids=[c[0] for c in FILES])
-def test_broken_file_is_refused(refusal: Refusal, tmp_path: Path, flag: str, make: Make, rule: str) -> None:
+@pytest.mark.parametrize(("flag", "make", "named"), [c[1:] for c in FILES], ids=[c[0] for c in FILES])
+def test_broken_file_is_refused(refusal: Refusal, tmp_path: Path, flag: str, make: Make, named: str) -> None:
     value = make(tmp_path)
     error = refusal({flag: value})
     assert isinstance(error, ConfigError | DataError)
-    assert flag in str(error)
+    assert str(error).startswith(flag)
     assert value in str(error)
-    assert rule in str(error)
+    assert re.search(named, str(error).replace(value, ""))
 
 
 @pytest.mark.parametrize(
@@ -137,7 +138,7 @@ def test_data_without_permission_is_refused(
     path = written(ROW, "secret.jsonl")(tmp_path)
     with without_permission(path):
         error = refusal({DATA: path})
-    assert str(error).startswith(f"{DATA}: {path} cannot be read (Permission denied)")
+    assert str(error).startswith(f"{DATA}: {path} ") and "Permission denied" in str(error)
 
 
 @pytest.mark.parametrize(("flag", "name"), [(REWARD, "secret.py"), (MODEL, "secret")])
@@ -162,12 +163,12 @@ def test_used_run_directory_is_refused_unless_resumed(
     parse(argv_with({"--ada_run_dir": str(run)}))  # an empty folder is free
     (run / METRICS_FILE).write_text("")
     error = refusal({"--ada_run_dir": str(run)})
-    assert str(error).startswith(f"--ada_run_dir is {str(run)!r}: it holds the record of another run.")
+    assert str(error).startswith(f"--ada_run_dir is {str(run)!r}: ")
     assert "--ckpt.load_enable" in str(error)
     resume = {"--ada_run_dir": str(run), "--ckpt.load_enable": "", "--ckpt.path": str(tmp_path / "checkpoints")}
-    assert "there are none in --ckpt.path" in str(refusal(resume)), "the host would start again at step 0"
+    assert "--ckpt.path" in str(refusal(resume)), "the host would start again at step 0"
     (tmp_path / "checkpoints" / "_actor").mkdir(parents=True)
-    assert "there are none in --ckpt.path" in str(refusal(resume)), "none was finished"
+    assert "--ckpt.path" in str(refusal(resume)), "none was finished"
     (tmp_path / "checkpoints" / "_actor" / "latest").write_text("global_step1")
     parse(argv_with(resume))
 
@@ -189,7 +190,7 @@ def test_folder_that_cannot_be_written_is_refused(
     free = {"--ada_run_dir": "/tmp/run", "--ckpt.path": "/tmp/ckpt", "--ckpt.output_dir": "/tmp/model"}
     with without_permission(str(locked)):
         error = refusal({**free, flag: f"{locked}/new"})
-    assert str(error).startswith(f"{flag} is '{locked}/new': {locked} cannot be written to")
+    assert str(error).startswith(f"{flag} is '{locked}/new': {locked} ")
 
 
 # -- the key of Weights & Biases ----------------------------------------------------------------------------------

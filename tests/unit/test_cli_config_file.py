@@ -78,25 +78,27 @@ def test_positional_words_have_the_name_that_help_gives_them(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "named"),
     [
         ("ada_mod: seq\n", "ada_mode"),
         ("rollout:\n  n_samples: 4\n", "rollout.n_samples_per_prompt"),
         ("n_samples_per_prompt: 4\n", "rollout.n_samples_per_prompt"),
-        ("ada_mode: seq\nada_mode: est\n", "stands there twice"),
-        ("ada_mode: [seq\n", "not valid YAML"),
-        ("ada_mode: [seq\n", 'run.yaml", line'),
-        ("rollout:\n  batchsize: 5\n", "no flag has the name rollout.batchsize. Did you mean rollout.batch_size?"),
-        ("- ada_mode\n", "one `name: value` for each flag"),
-        ("", "one `name: value` for each flag"),
-        ("verbose: 3\n", "Write true or false"),
-        ("logger.wandb.key: <removed>\n", "does not hold secrets"),
+        ("ada_mode: seq\nada_mode: est\n", "ada_mode"),
+        ("ada_mode: [seq\n", "YAML"),
+        ("ada_mode: [seq\n", "line 2"),
+        ("rollout:\n  batchsize: 5\n", "rollout.batch_size?"),
+        ("- ada_mode\n", "name: value"),
+        ("", "name: value"),
+        ("verbose: 3\n", "true or false"),
+        ("logger.wandb.key: <removed>\n", "logger.wandb.key"),
     ],
 )
-def test_wrong_files_are_refused(tmp_path: Path, text: str, said: str) -> None:
+def test_wrong_files_are_refused(tmp_path: Path, text: str, named: str) -> None:
+    file = write(tmp_path, text)
     with pytest.raises(ConfigError) as refused:
-        expanded("train", ["--config", write(tmp_path, text)])
-    assert said in str(refused.value)
+        expanded("train", ["--config", file])
+    assert file in str(refused.value)
+    assert named in str(refused.value).replace(file, "")
 
 
 @pytest.mark.parametrize("content", [None, b"\xff\xfe\x00", b"{"])
@@ -110,14 +112,16 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path, content: bytes | 
 
 @pytest.mark.parametrize("words", [["--config"], ["--config="]])
 def test_a_file_must_be_named(words: list[str]) -> None:
-    with pytest.raises(ConfigError, match="it needs a file"):
+    with pytest.raises(ConfigError) as refused:
         expanded("train", words)
+    assert refused.value.flag == "--config"
 
 
 def test_two_files_are_refused(tmp_path: Path) -> None:
     file = write(tmp_path, RUN)
-    with pytest.raises(ConfigError, match="one file at a time"):
+    with pytest.raises(ConfigError) as refused:
         expanded("train", ["--config", file, "--config", file])
+    assert refused.value.flag == "--config"
 
 
 @pytest.mark.parametrize("spelling", ["ada_run_dir: a", "ada:\n  run_dir: a"])
@@ -178,7 +182,7 @@ def test_a_repetition_has_the_next_folder_and_says_so(tmp_path: Path, caplog: py
         "--ckpt.path": str(second / "ckpt"),
         "--ckpt.output_dir": str(second / "model"),
     }
-    assert f"is repeated in {second} (with --ckpt.load_enable it would be resumed)" in caplog.text
+    assert f"in {second} (with --ckpt.load_enable" in caplog.text
     record(second)
     assert folders(expanded("train", ["--config", file]))["--ada.run_dir"] == str(tmp_path / "first-3")
 
@@ -238,5 +242,5 @@ def test_a_name_of_ones_own_is_repeated(tmp_path: Path, name: str, kept: bool) -
 @pytest.mark.parametrize("name", ["deep.json", "deep.yaml"])
 def test_sections_without_end_are_refused(tmp_path: Path, name: str, deep: int) -> None:
     file = write(tmp_path, '{"a": ' * deep + "1" + "}" * deep, name)
-    with pytest.raises(ConfigError, match="8 deep at most"):
+    with pytest.raises(ConfigError, match=r"\b8\b"):
         expanded("train", ["--config", file])

@@ -192,7 +192,7 @@ def test_what_a_template_leaves_out_is_refused_with_the_line(
 def test_template_or_system_message_without_effect_is_refused() -> None:
     chat = Problem("id", [{"role": "user", "content": "Q"}], "1", "s")
     check_template(None, "S", [chat])
-    with pytest.raises(ConfigError, match="these problems are chat messages"):
+    with pytest.raises(ConfigError, match="chat messages"):
         check_template("{}!", None, [chat])
     with pytest.raises(ConfigError, match="--system"):
         check_template(None, "S", [Problem("id", [{"role": "system", "content": "S"}], "1", "s")])

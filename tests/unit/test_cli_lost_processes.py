@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -51,17 +52,11 @@ def test_the_first_death_comes_first_with_all_that_is_known(monkeypatch: pytest.
         ActorRow("d", "RolloutRayActor", "here", "", 6, "ALIVE"),
     ]
     first, second = explained(monkeypatch, tmp_path, rows)
-    assert first.description() == "\n".join(
-        [
-            "policy actor 1 (pid 7) died: ended by SIGSEGV.",
-            "Memory was not the reason: neither Ray nor the kernel (its counts for this machine) says so.",
-            f"Its last lines ({log}):",
-            "    loading",
-            "    Train: 100%",
-            "    no room",
-        ]
-    )
-    assert second.description().startswith("trainer (pid 8) died") and "It has left no lines" in second.description()
+    how, memory, where, *last = first.description().splitlines()
+    assert how.startswith("policy actor 1 (pid 7) died: ") and "SIGSEGV" in how
+    assert "Memory was not the reason" in memory and str(log) in where
+    assert last == ["    loading", "    Train: 100%", "    no room"]
+    assert second.description().startswith("trainer (pid 8) died") and str(log) not in second.description()
 
 
 def test_of_a_process_on_another_node_rays_words_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -80,16 +75,17 @@ def test_deaths_that_ray_does_not_know_of_are_none(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("lost", "now", "expected"),
     [
-        (BY_RAY, 4, f"Ray's memory monitor ended it: {BY_RAY}"),
-        (GUESS, 6, "The kernel ended 2 processes of this machine for want of memory during this run."),
-        (GUESS, 4, "Memory was not the reason: neither Ray nor the kernel (its counts for this machine) says so."),
+        (BY_RAY, 4, rf"\bmemory monitor\b.*{re.escape(BY_RAY)}"),
+        (GUESS, 6, r"\bkernel .*\b2 processes\b"),
+        (GUESS, 4, r"^Memory was not the reason"),
         (GUESS, None, ""),
     ],
     ids=["Ray", "kernel", "neither", "not known"],
 )
 def test_memory_is_named_only_where_somebody_says_so(lost: str, now: int | None, expected: str) -> None:
     counts = {} if now is None else {"this machine": now}
-    assert by_memory(lost, {"this machine": 4}, counts) == expected
+    said = by_memory(lost, {"this machine": 4}, counts)
+    assert re.search(expected, said) if expected else not said
 
 
 def test_rays_guesses_are_left_out() -> None:

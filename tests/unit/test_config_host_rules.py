@@ -156,9 +156,7 @@ KL, OVERLONG, STOP = "--algo.kl.init_coef", "--reward.overlong_buffer_len", "--r
     ],
 )
 def test_shaped_rewards_give_no_pass_rate(refusal: Refusal, changes: Flags, head: str) -> None:
-    message = str(refusal(PPO_PREDICTS | changes))
-    assert message.startswith(f"{head}: ")
-    assert "with --ada_estimator critic PPO's value of a prompt must be its pass rate" in message
+    check_refusal(refusal(PPO_PREDICTS | changes), head, "--ada_estimator critic")
 
 
 @pytest.mark.parametrize(

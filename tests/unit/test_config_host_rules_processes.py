@@ -74,20 +74,14 @@ def test_models_that_share_dynamic_batches_get_equally_many(
 
 @pytest.mark.parametrize("mode", ["off", "seq"])
 @pytest.mark.parametrize(
-    ("changes", "head", "rule"),
+    ("changes", "head"),
     [
-        ({"--ds.ring_attn_size": "2"}, "--actor.num_gpus_per_node is 1", "2 processes work on the same samples"),
-        (
-            {"--ds.tensor_parallel_size": "2", "--actor.num_gpus_per_node": "3"},
-            "--actor.num_gpus_per_node is 3",
-            "GPUs come in groups",
-        ),
-        ({"--ds.enable_sleep": "", "--ds.zero_stage": "0"}, "--ds.enable_sleep is True", "from ZeRO stage 1 on"),
+        ({"--ds.ring_attn_size": "2"}, "--actor.num_gpus_per_node is 1"),
+        ({"--ds.tensor_parallel_size": "2", "--actor.num_gpus_per_node": "3"}, "--actor.num_gpus_per_node is 3"),
+        ({"--ds.enable_sleep": "", "--ds.zero_stage": "0"}, "--ds.enable_sleep is True"),
     ],
 )
-def test_late_deepspeed_errors_are_refused_at_once(
-    refusal: Refusal, mode: str, changes: Flags, head: str, rule: str
-) -> None:
+def test_late_deepspeed_errors_are_refused_at_once(refusal: Refusal, mode: str, changes: Flags, head: str) -> None:
     check_refusal(refusal(changes | {"--ada_mode": mode}), head, "")
 
 

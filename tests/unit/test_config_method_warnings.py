@@ -34,16 +34,16 @@ WITH_EFFECT: list[Flags] = [
 ]
 
 WITHOUT_EFFECT: list[tuple[Flags, Flags, str]] = [
-    # mode, what changes nothing in it (in the order of --help), why
-    (OFF, {"--ada_exit": "pos", "--ada_wave": "4"}, "--ada_mode is off (adaptive sampling: --ada_mode seq or est)"),
-    (OFF, {"--ada_logprob_steps": "6"}, "--ada_mode is off (adaptive sampling: --ada_mode seq or est)"),
-    (OFF, {"--ada_budget": "6"}, "--ada_mode is off (adaptive sampling: --ada_mode seq or est)"),
+    # mode, what changes nothing in it (in the order of --help), the flag that makes it so
+    (OFF, {"--ada_exit": "pos", "--ada_wave": "4"}, "--ada_mode"),
+    (OFF, {"--ada_logprob_steps": "6"}, "--ada_mode"),
+    (OFF, {"--ada_budget": "6"}, "--ada_mode"),
     (
         SEQ,
         {"--ada_budget": "6", "--ada_allocation": "odds", "--ada_give_up": "9", "--ada_min_samples": "3"},
-        "--ada_mode is seq",
+        "--ada_mode",
     ),
-    (EST, {"--ada_exit": "pos", "--ada_wave": "4", "--ada_k_pos": "2"}, "--ada_mode is est"),
+    (EST, {"--ada_exit": "pos", "--ada_wave": "4", "--ada_k_pos": "2"}, "--ada_mode"),
     (
         SEQ,
         {
@@ -52,13 +52,13 @@ WITHOUT_EFFECT: list[tuple[Flags, Flags, str]] = [
             "--ada_prior_mean": "0.2",
             "--ada_prior_strength": "1",
         },
-        "nothing is predicted (see --ada_baseline estimator)",
+        "--ada_baseline estimator",
     ),
-    (EST, {"--ada_trust_steps": "9"}, "no critic predicts pass rates (--ada_estimator critic)"),
-    (SEQ, {"--ada_objective": "sqrt"}, "--ada_correction none has no weights"),
-    (SEQ, {"--ada_objective": "power", "--ada_objective_power": "0.5"}, "--ada_correction none has no weights"),
-    (SEQ, {"--ada_floor": "0.1"}, "no weight is computed from a pass rate"),
-    (SEQ | {"--ada_exit": "fixed"}, {"--ada_wave": "4"}, "exit fixed has no waves"),
+    (EST, {"--ada_trust_steps": "9"}, "--ada_estimator critic"),
+    (SEQ, {"--ada_objective": "sqrt"}, "--ada_correction none"),
+    (SEQ, {"--ada_objective": "power", "--ada_objective_power": "0.5"}, "--ada_correction none"),
+    (SEQ, {"--ada_floor": "0.1"}, "pass rate"),
+    (SEQ | {"--ada_exit": "fixed"}, {"--ada_wave": "4"}, "exit fixed"),
 ]
 
 
@@ -73,14 +73,17 @@ def test_flags_that_change_something_are_not_named(argv_with: ArgvWith, flags: F
 
 
 @pytest.mark.parametrize(
-    ("mode", "flags", "reason"),
+    ("mode", "flags", "cause"),
     WITHOUT_EFFECT,
     ids=[" ".join([mode["--ada_mode"] or "", *flags]) for mode, flags, _ in WITHOUT_EFFECT],
 )
 def test_flags_without_effect_are_named_with_the_reason(
-    argv_with: ArgvWith, mode: Flags, flags: Flags, reason: str
+    argv_with: ArgvWith, mode: Flags, flags: Flags, cause: str
 ) -> None:
-    assert warnings_of(argv_with(mode | flags)) == [f"{', '.join(flags)}: without effect, since {reason}"]
+    (warning,) = warnings_of(argv_with(mode | flags))
+    head, _, rest = warning.partition(":")
+    assert head == ", ".join(flags)
+    assert cause in rest
 
 
 def test_every_reason_has_a_line_of_its_own(argv_with: ArgvWith) -> None:

@@ -43,8 +43,8 @@ def test_group_norm_warns_with_the_figures_of_the_run(argv_with: ArgvWith) -> No
 
 def test_group_norm_of_ada_est_warns_too(argv_with: ArgvWith) -> None:
     said, warning = notes_of(argv_with, {"--ada_mode": "est", ESTIMATOR: "group_norm"})
-    assert "in a batch of evenly spread pass rates" in said
-    assert "group_norm divides" in warning
+    assert "evenly" in said
+    assert "group_norm" in warning
 
 
 @pytest.mark.parametrize(
@@ -52,10 +52,10 @@ def test_group_norm_of_ada_est_warns_too(argv_with: ArgvWith) -> None:
     [
         ({"--ada_mode": "seq"}, "7.52 / 3.95 / 1 / 3.95"),
         ({"--ada_mode": "seq", "--ada_spread": "0.5"}, "7.52 / 3.95 / 1 / 3.95"),
-        ({"--ada_mode": "seq", "--ada_baseline": "estimator"}, "7.82 / 4.13 / 1 / 4.13, if predictions are right"),
+        ({"--ada_mode": "seq", "--ada_baseline": "estimator"}, "7.82 / 4.13 / 1 / 4.13, if predictions"),
         (
             {"--ada_mode": "est", "--ada_correction": "none", "--ada_loss": "prompt-mean"},
-            "before --ada_loss prompt-mean divides by the tokens of each group",
+            "--ada_loss prompt-mean",
         ),
         ({"--ada_mode": "seq", "--ada_exit": "pos"}, "6.61 / 2.8 / 0.973 / 1.58"),
         (

@@ -188,79 +188,72 @@ def test_is_frozen_and_keyword_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "flag", "shown", "rule", "remedy"),
+    ("name", "wrong", "mend"),
     [
-        ({"mode": "sequential"}, "mode", "'sequential'", "expected one of: off, seq, est", "Try --ada_mode est"),
-        ({"mode": ""}, "mode", "''", "expected one of", "Try --ada_mode est"),
-        ({"mode": "SEQ"}, "mode", "'SEQ'", "expected one of", "Try --ada_mode seq"),
-        ({"exit": "both"}, "exit", "'both'", "expected one of: pos, balance, gate, fixed", "Try --ada_exit fixed"),
-        ({"allocation": "best"}, "allocation", "'best'", "one of: inverse_sqrt, inverse, std, odds, uniform", "Try"),
-        (
-            {"estimator": "oracle"},
-            "estimator",
-            "'oracle'",
-            "expected one of: ema, rating, critic",
-            "--ada_estimator critic",
-        ),
-        ({"objective": "exp"}, "objective", "'exp'", "one of: linear, sqrt, log, arcsin, power", "--ada_objective"),
-        ({"correction": "all"}, "correction", "'all'", "one of: none, paper, stratum, positives", "--ada_correction"),
-        ({"baseline": "mean"}, "baseline", "'mean'", "pool, loo, kept, unbiased, estimator, critic, blend", "Try"),
-        ({"select": "first"}, "select", "'first'", "max_variance, best_random, all", "Try --ada_select all"),
-        ({"unresolved": "drop"}, "unresolved", "'drop'", "one of: keep, refill", "Try --ada_unresolved refill"),
-        ({"scheduler": "flow"}, "scheduler", "'flow'", "one of: rounds, waves, stream", "Try --ada_scheduler"),
-        ({"speculation": -1}, "speculation", "-1", "at least 0", "Try --ada_speculation"),
-        ({"engine_restarts": -1}, "engine_restarts", "-1", "number of restarts", "Try 3"),
-        ({"logprob_steps": -1}, "logprob_steps", "-1", "at least 0", "0"),
-        ({"logprob_warn": 0.0}, "logprob_warn", "0.0", "it is a distance", "Try 0.1"),
-        ({"logprob_stop": 0.0}, "logprob_stop", "0.0", "it is a distance", "Try 1"),
-        ({"max_no_score": 1.5}, "max_no_score", "1.5", "between 0 and 1", "Try 0.05"),
-        ({"timeout": 0.0}, "timeout", "0.0", "it is a time in seconds", "Try 1800"),
-        ({"wave": 0}, "wave", "0", "at least 1", "Try --ada_wave 1"),
-        ({"wave": -8}, "wave", "-8", "at least 1", "Try --ada_wave 1"),
-        ({"max_samples": 0}, "max_samples", "0", "at least 1", "Try --ada_max_samples 1"),
-        ({"min_samples": 1}, "min_samples", "1", "at least 2", "Try --ada_min_samples 2"),
-        ({"give_up": -1}, "give_up", "-1", "at least 0", "Try --ada_give_up"),
-        ({"trust_steps": 0}, "trust_steps", "0", "at least 1", "Try --ada_trust_steps 1"),
-        ({"refill_limit": 0}, "refill_limit", "0", "at least 1", "Try --ada_refill_limit 1"),
-        ({"loss": "token-mean"}, "loss", "'token-mean'", "host, sequence-constant, prompt-mean", "Try --ada_loss"),
-        ({"loss_length": 0}, "loss_length", "0", "at least 1", "Try --ada_loss_length 1"),
-        ({"log_texts": -1}, "log_texts", "-1", "at least 0", "Try --ada_log_texts"),
-        ({"k_pos": 0}, "k_pos", "0", "at least 1", "Try --ada_k_pos 1"),
-        ({"k_neg": -2}, "k_neg", "-2", "at least 1", "Try --ada_k_neg 1"),
-        ({"positive_threshold": math.inf}, "positive_threshold", "inf", "a finite number", "0.5 is right"),
-        ({"positive_threshold": math.nan}, "positive_threshold", "nan", "a finite number", "0.5 is right"),
-        ({"positive_quantile": 0.0}, "positive_quantile", "0.0", "between 0 and 1", "0.5 makes half"),
-        ({"positive_quantile": 1.0}, "positive_quantile", "1.0", "between 0 and 1", "0.5 makes half"),
-        ({"quantile_steps": 0}, "quantile_steps", "0", "at least 1", "Try --ada_quantile_steps 1"),
-        ({"pilot": 1}, "pilot", "1", "at least 2", "Try --ada_pilot 2"),
-        ({"gate_low": -0.1}, "gate_low", "-0.1", "a share of rollouts", "Try 0.125"),
-        ({"gate_high": 1.1}, "gate_high", "1.1", "a share of rollouts", "Try 0.75"),
-        ({"spread": 0.0}, "spread", "0.0", "equal ones are not spread", "Try 0.5"),
-        ({"spread": 1.1}, "spread", "1.1", "scores lie in [0, 1]", "Try 0.5"),
-        ({"budget": 1.9}, "budget", "1.9", "at least two rollouts", "Leave it out"),
-        ({"budget": math.inf}, "budget", "inf", "at least two rollouts", "Leave it out"),
-        ({"half_life": 0.0}, "half_life", "0.0", "a number of steps", "50 is a good start"),
-        ({"prior_mean": 0.0}, "prior_mean", "0.0", "a pass rate between 0 and 1", "Try 0.5"),
-        ({"prior_mean": 1.0}, "prior_mean", "1.0", "a pass rate between 0 and 1", "Try 0.5"),
-        ({"prior_strength": 0.0}, "prior_strength", "0.0", "a number of rollouts", "Try 2"),
-        ({"floor": 0.0}, "floor", "0.0", "a small pass rate", "Try 0.02"),
-        ({"floor": 0.5}, "floor", "0.5", "a small pass rate", "Try 0.02"),
-        ({"objective_power": 0.0}, "objective_power", "0.0", "0 < a <= 1", "Try 0.5"),
-        ({"objective_power": 1.5}, "objective_power", "1.5", "0 < a <= 1", "Try 0.5"),
+        ("mode", "", "est"),
+        ("mode", "SEQ", "seq"),
+        ("exit", "both", "fixed"),
+        ("objective", "exp", "log"),
+        ("speculation", -1, 1),
+        ("engine_restarts", -1, 3),
+        ("logprob_steps", -1, 1),
+        ("logprob_warn", 0.0, 0.1),
+        ("logprob_stop", 0.0, 1),
+        ("max_no_score", 1.5, 0.05),
+        ("timeout", 0.0, 1800),
+        ("wave", 0, 1),
+        ("wave", -8, 1),
+        ("max_samples", 0, 1),
+        ("min_samples", 1, 2),
+        ("give_up", -1, 1),
+        ("trust_steps", 0, 1),
+        ("refill_limit", 0, 1),
+        ("loss_length", 0, 1),
+        ("log_texts", -1, 1),
+        ("k_pos", 0, 1),
+        ("k_neg", -2, 1),
+        ("positive_threshold", math.inf, 0.5),
+        ("positive_threshold", math.nan, 0.5),
+        ("positive_quantile", 0.0, 0.5),
+        ("positive_quantile", 1.0, 0.5),
+        ("quantile_steps", 0, 1),
+        ("pilot", 1, 2),
+        ("gate_low", -0.1, 0.125),
+        ("gate_high", 1.1, 0.75),
+        ("spread", 0.0, 0.5),
+        ("spread", 1.1, 0.5),
+        ("budget", 1.9, None),
+        ("budget", math.inf, None),
+        ("half_life", 0.0, 50),
+        ("prior_mean", 0.0, 0.5),
+        ("prior_mean", 1.0, 0.5),
+        ("prior_strength", 0.0, 2),
+        ("floor", 0.0, 0.02),
+        ("floor", 0.5, 0.02),
+        ("objective_power", 0.0, 0.5),
+        ("objective_power", 1.5, 0.5),
     ],
-    ids=lambda value: "-".join(f"{k}={v}" for k, v in value.items()) if isinstance(value, dict) else "",
 )
-def test_refusal_names_flag_value_rule_and_remedy(
-    values: dict[str, Any], flag: str, shown: str, rule: str, remedy: str
-) -> None:
+def test_refusal_names_flag_value_and_a_value_that_is_right(name: str, wrong: Any, mend: Any) -> None:
     with pytest.raises(ConfigError) as error:
-        AdaConfig(**values)
-    message = str(error.value)
-    assert message.startswith(f"--ada_{flag} is {shown}: ")
-    assert error.value.flag == f"--ada_{flag}"
-    assert rule in message
-    assert remedy in message
-    assert "\n" not in message
+        AdaConfig(**{name: wrong})
+    assert error.value.flag == f"--ada_{name}"
+    assert error.value.value is wrong
+    assert str(error.value).startswith(f"--ada_{name} is {wrong!r}: ")
+    assert "\n" not in str(error.value)
+    assert mend is None or str(mend) in error.value.remedy
+    AdaConfig(**{name: mend})
+
+
+@pytest.mark.parametrize("field", [f for f in FIELDS if f.metadata["choices"]], ids=lambda field: field.name)
+def test_refusal_lists_the_choices_and_tries_one(field: dataclasses.Field[Any]) -> None:
+    with pytest.raises(ConfigError) as error:
+        AdaConfig(**{field.name: "other"})
+    assert (error.value.flag, error.value.value) == (f"--ada_{field.name}", "other")
+    assert all(choice in error.value.rule for choice in field.metadata["choices"])
+    flag, choice = error.value.remedy.split()[-2:]
+    assert flag == error.value.flag
+    assert choice in field.metadata["choices"]
 
 
 @pytest.mark.parametrize(

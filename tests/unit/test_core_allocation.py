@@ -92,13 +92,13 @@ def test_by_hand() -> None:
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -1.0])
 def test_priorities_must_be_numbers(bad: float) -> None:
-    with pytest.raises(ValueError, match="finite and not negative"):
+    with pytest.raises(ValueError, match="finite"):
         allocate([1.0, bad], 8, 0, 8, [0, 1])
 
 
 @pytest.mark.parametrize(("budget", "low", "high"), [(3, 2, 8), (17, 2, 8), (8, 5, 4)])
 def test_budget_must_fit_the_bounds(budget: int, low: int, high: int) -> None:
-    with pytest.raises(ValueError, match="does not fit the bounds, which allow"):
+    with pytest.raises(ValueError, match=rf"\b{budget}\b.*bounds"):
         allocate([1.0, 2.0], budget, low, high, [0, 1])
 
 

@@ -148,12 +148,12 @@ def test_fewer_candidates_where_few_are_left() -> None:
     chosen = chooser.take(2, avoid=range(5))
     assert set(rows_of(chosen)) < {5, 6, 7}
     assert [(c.chance, c.weight) for c in chosen] == [pytest.approx((2 / 3, 1.0))] * 2
-    with pytest.raises(ValueError, match="4 prompts are wanted, and 3 of 8 are left"):
+    with pytest.raises(ValueError, match=r"\b4 prompts\b.*\b3 of 8\b"):
         chooser.take(4, avoid=range(5))
 
 
 def test_candidates_need_rates() -> None:
-    with pytest.raises(ValueError, match="only where pass rates and earlier visits are known"):
+    with pytest.raises(ValueError, match="pass rates"):
         chooser_of(8, 2, 0).take(2)
 
 

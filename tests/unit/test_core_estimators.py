@@ -130,13 +130,13 @@ def test_earlier_state_is_converted_from_misses() -> None:
 def test_state_without_a_column_is_refused_by_name() -> None:
     state = make_counts().state_dict()
     del state["misses"]
-    with pytest.raises(ValueError, match="the saved pass rates lack misses: start without the checkpoint"):
+    with pytest.raises(ValueError, match=r"\bmisses\b"):
         make_counts().load_state_dict(state)
 
 
 @pytest.mark.parametrize(("draws", "positives"), [([0], [0]), ([4], [5]), ([4], [-1])])
 def test_impossible_evidence_is_refused(draws: list[int], positives: list[int]) -> None:
-    with pytest.raises(ValueError, match="at least one draw, and between 0 and all of them positive"):
+    with pytest.raises(ValueError, match="draw"):
         make_counts().observe([0], draws, positives)
 
 

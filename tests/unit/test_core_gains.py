@@ -113,5 +113,5 @@ def test_equal_prompts_get_equal_numbers(name: str) -> None:
 
 @pytest.mark.parametrize("budget", [5, 25])
 def test_budget_outside_the_bounds_is_an_error(budget: int) -> None:
-    with pytest.raises(ValueError, match="do not fit the bounds"):
+    with pytest.raises(ValueError, match="bounds"):
         split("knapsack", [0.3] * 3, budget, 2, 8, 0.02, [False] * 3, range(3))

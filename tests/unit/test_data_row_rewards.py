@@ -51,10 +51,8 @@ def test_labels_are_checked_by_the_grader_of_their_row(tmp_path: Path) -> None:
     reward, problems, dropped = clean(tmp_path / "out", path, "--reward", "mixed")
     assert reward == "mixed"
     assert [(p.question, p.reward) for p in problems] == [("a", "math"), ("c", "code")]
-    assert [(one.place, one.cause[:24]) for one in dropped] == [
-        ("line 4", "another row has this que"),
-        ("line 2", "unusable label: the labe"),
-    ]
+    assert [one.place for one in dropped] == ["line 4", "line 2"]
+    assert "label" not in dropped[0].cause and "label" in dropped[1].cause
 
 
 @pytest.mark.slow

@@ -98,7 +98,7 @@ def test_prompts_that_do_not_fit_are_left_out_and_listed(
     assert [(row["source"], row["place"]) for row in found.left_out] == [(path, "line 3"), (path, "line 5")] * 2
     assert f"the prompt has {room + 1} tokens, and --data.max_len 16" in found.left_out[0]["cause"]
     assert f"leaves {room}" in found.lines[0] and f"{DATA}: {path} line 3" in found.lines[0]
-    assert f"2 of 5 rows are left out (2 longer than {room} tokens). All are listed in {found.list}" in found.lines[2]
+    assert re.search(rf"\b2 of 5 rows .*\b{room} tokens.* {re.escape(str(found.list))}", found.lines[2])
     held_out = load_blended(found.args.eval.dataset, max_count=99, split="train")
     assert [len(row["input"]) for row in held_out] == [5, room, 3]
 
@@ -118,14 +118,14 @@ def test_a_resumed_run_finds_its_data_as_they_were(prepare: Callable[[Flags], Pr
 def test_too_few_prompts_that_fit_are_refused(prepare: Callable[[Flags], Prepared], tmp_path: Path) -> None:
     path = write(tmp_path / "rows.jsonl", [{"input": "x" * n, "label": "1"} for n in (1, 99, 99)])
     few = {DATA: path, "--data.max_len": "16", "--rollout.batch_size": "2", "--train.batch_size": "8"}
-    with pytest.raises(ConfigError, match=r"2 of 3 rows .*2 longer than 15 tokens.* line 2: .* So its 1 prompts") as e:
+    with pytest.raises(ConfigError, match=r"2 of 3 rows .*15 tokens.* line 2: .*\b1 prompts") as e:
         prepare(few)
     assert e.value.value == path, "the user's file, not one that was written"
     few |= {"--rollout.batch_size": "1", "--train.batch_size": "4", "--ada_candidates": "2"}
-    with pytest.raises(ConfigError, match=r"--ada_candidates is 2: 2 of 3 rows are left out"):
+    with pytest.raises(ConfigError, match=r"--ada_candidates is 2: 2 of 3 rows"):
         prepare({**few, "--ada_choice": "greso"})
     path = write(tmp_path / "none.jsonl", [{"input": "x" * 99, "label": "1"}])
-    with pytest.raises(DataError, match=r"no row of .*none\.jsonl can be used; .* line 1: the prompt has 99 tokens"):
+    with pytest.raises(DataError, match=r"none\.jsonl .* line 1: .*\b99 tokens"):
         prepare({DATA: path, "--data.max_len": "16"})
 
 
@@ -137,16 +137,16 @@ def test_mode_off_leaves_prompts_to_the_host_where_its_reward_can_take_them(
     flags = {DATA: path, "--data.max_len": "16", "--ada_mode": "off"}
     with caplog.at_level(logging.WARNING):
         assert prepare(flags).args.data.prompt_dataset == path
-    assert "OpenRLHF cuts the beginning of 1 of 2 prompts, which have more than 15 tokens" in caplog.text
+    assert re.search(r"\b1 of 2 prompts.*\b15 tokens", caplog.text)
     assert len(prepare({**flags, REWARD: "math"}).rows) == 1, "our graders need the prompt"
 
 
 def test_a_chat_template_that_refuses_is_one_error(prepare: Callable[[Flags], Prepared], tmp_path: Path) -> None:
     path = write(tmp_path / "rows.jsonl", [{"input": [{"role": "tool", "content": "x"}], "label": "1"}])
-    with pytest.raises(DataError, match=r"rows\.jsonl line 1: the model's chat template refuses.*only user messages"):
+    with pytest.raises(DataError, match=r"rows\.jsonl line 1: .*only user messages"):
         prepare({DATA: path, "--data.apply_chat_template": ""})
     path = write(tmp_path / "rows.jsonl", problems(["1"]))
-    with pytest.raises(ConfigError, match=r"--data\.input_template is .*: it cannot be filled.*braces are doubled"):
+    with pytest.raises(ConfigError, match=r"--data\.input_template is .*\{answer\}"):
         prepare({DATA: path, "--data.input_template": r"{} in \boxed{answer}"})
     # OpenRLHF would go on without these templates.
     for template, chat in (("Q:", {}), ("Q: {}", {"--data.apply_chat_template": ""})):
@@ -165,7 +165,7 @@ def test_labels_that_cannot_be_read_are_left_out_and_listed(
     found = prepare({DATA: path, REWARD: "math"})
     assert [row["label"] for row in found.rows] == ["4", "5"]
     assert [row["place"] for row in found.left_out] == ["line 2", "line 3", "line 5"]
-    assert found.left_out[0]["cause"].startswith("unusable label: the label '?'")
+    assert "'?'" in found.left_out[0]["cause"]
     assert found.left_out[0]["row"] == {"question": "1+1=", "label": "?"}
 
 
@@ -189,8 +189,8 @@ def test_few_rows_are_shown_and_all_are_listed(prepare: Callable[[Flags], Prepar
     path = write(tmp_path / "rows.parquet", problems(["4", *["?"] * 12]))
     found = prepare({DATA: path, REWARD: "math"})
     assert len(found.lines) == MOST_SHOWN + 1
-    assert found.lines[0].startswith(f"{DATA}: {path} row 2: unusable label")
-    assert "12 of 13 rows are left out (12 with a label that cannot be read), of which the first 10" in found.lines[-1]
+    assert found.lines[0].startswith(f"{DATA}: {path} row 2: ")
+    assert re.search(rf"\b12 of 13 rows .*\b{MOST_SHOWN}\b", found.lines[-1])
     assert len(found.left_out) == 12
     # Only the first rows are used, so only they are looked at.
     assert not prepare({DATA: path, REWARD: "math", "--data.max_samples": "1"}).lines
@@ -213,7 +213,7 @@ def test_forgeable_tests_are_counted_and_listed(
     found = prepare({DATA: write(tmp_path / "rows.jsonl", rows), REWARD: "code"})
     assert len(found.rows) == 2 and not found.left_out
     (line,) = found.lines
-    assert line.startswith(f"{DATA}: at least 1 of 2 rows have tests that a program could pass without being right")
+    assert line.startswith(f"{DATA}: at least 1 of 2 rows ")
     (listed,) = (json.loads(text) for text in found.list.with_name("forgeable.jsonl").read_text().splitlines())
     assert (listed["place"], listed["row"]["question"]) == ("line 2", "1+1=")
 
@@ -235,7 +235,7 @@ def test_data_sets_whose_labels_have_other_types_go_together(
     one, two = write(tmp_path / "a.jsonl", problems([1, 2])), write(tmp_path / "b.parquet", problems(["x"]))
     found = prepare({DATA: f"{one},{two}"})
     assert [row["label"] for row in found.rows] == ["1", "2", "x"]
-    assert f"OpenRLHF's loader would change values of {one},{two} or cannot read it" in found.lines[0]
+    assert f"{one},{two}" in found.lines[0]
     assert found.args.data.prompt_dataset.count(",") == 1, "probabilities are per data set"
 
 
@@ -333,19 +333,19 @@ def test_graders_follow_another_column_or_the_data_set(prepare: Callable[[Flags]
 
 
 @pytest.mark.parametrize(
-    ("reward", "message"),
+    ("reward", "named"),
     [
-        ("maths", r"line 2: the reward 'maths' is not known\. The nearest name is math, or map it"),
-        ("no.py:grade", r"line 2: the reward is 'no\.py': there is no such file"),
-        (None, r"line 2 names no grader in the column 'reward'.*--ada_reward_key.*--ada_reward_map"),
-        (0.5, r"line 2: the reward '0\.5' is not known"),
+        ("maths", r"'maths'.* math\b"),
+        ("no.py:grade", r"'no\.py'.*\bfile\b"),
+        (None, r"'reward'.*--ada_reward_key.*--ada_reward_map"),
+        (0.5, r"'0\.5'"),
     ],
 )
 def test_unknown_graders_of_rows_are_refused(
-    prepare: Callable[[Flags], Prepared], tmp_path: Path, reward: Any, message: str
+    prepare: Callable[[Flags], Prepared], tmp_path: Path, reward: Any, named: str
 ) -> None:
     rows = [{"input": "a", "label": "4", "reward": "math"}, {"input": "b", "label": "4", "reward": reward}]
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match=rf"line 2\b.*{named}"):
         prepare({DATA: write(tmp_path / "rows.jsonl", rows), REWARD: "mixed"})
 
 
@@ -353,7 +353,7 @@ def test_a_function_that_a_row_misspells_is_refused(
     prepare: Callable[[Flags], Prepared], tmp_path: Path, own: str
 ) -> None:
     rows = [{"input": "a", "label": "4", "reward": own.replace("grade", "grad")}]
-    with pytest.raises(DataError, match=r"it does not define grad\. The nearest name is grade"):
+    with pytest.raises(DataError, match=r"\bgrad\b.*\bgrade\b"):
         prepare({DATA: write(tmp_path / "rows.jsonl", rows), REWARD: "mixed"})
 
 
@@ -361,25 +361,28 @@ def test_a_function_that_a_row_misspells_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("flags", "message"),
+    ("flags", "head", "named"),
     [
-        ({REWARD: "mth"}, "--reward.remote_url is 'mth': .* The nearest name is math."),
-        ({REWARD: "math,code"}, "it names several rewards.*Add --ada_reward_weights, such as .* 1,0.2; the first is"),
-        ({REWARD: "math,math", "--ada_reward_weights": "1,1"}, "math comes twice"),
-        ({REWARD: "math,http://x"}, "a list is of one kind"),
-        ({REWARD: "math,code", "--ada_reward_weights": "1"}, "expected one number for each reward function"),
-        ({REWARD: "math,code", "--ada_reward_weights": "1,x"}, "expected one number for each reward function"),
-        ({REWARD: "math,code", "--ada_reward_weights": "1,nan"}, "expected one number for each reward function"),
-        ({REWARD: "math", "--ada_reward_key": "source"}, "rows name their grader with --reward.remote_url mixed only"),
-        ({REWARD: "math", "--ada_reward_map": "a=math"}, "rows name their grader with --reward.remote_url mixed only"),
-        ({REWARD: "no.py:grade"}, "there is no such file"),
-        ({REWARD: "mixed", "--data.label_key": None}, "--reward.remote_url mixed compares answers with labels"),
+        ({REWARD: "mth"}, REWARD, "math"),
+        ({REWARD: "math,code"}, REWARD, "--ada_reward_weights"),
+        ({REWARD: "math,math", "--ada_reward_weights": "1,1"}, REWARD, "twice"),
+        ({REWARD: "math,http://x"}, REWARD, "kind"),
+        ({REWARD: "math,code", "--ada_reward_weights": "1"}, "--ada_reward_weights", ""),
+        ({REWARD: "math,code", "--ada_reward_weights": "1,x"}, "--ada_reward_weights", ""),
+        ({REWARD: "math,code", "--ada_reward_weights": "1,nan"}, "--ada_reward_weights", ""),
+        ({REWARD: "math", "--ada_reward_key": "source"}, "--ada_reward_key", f"{REWARD} mixed"),
+        ({REWARD: "math", "--ada_reward_map": "a=math"}, "--ada_reward_map", f"{REWARD} mixed"),
+        ({REWARD: "no.py:grade"}, REWARD, "grade"),
+        ({REWARD: "mixed", "--data.label_key": None}, "--data.label_key", f"{REWARD} mixed"),
     ],
 )
 def test_rewards_that_cannot_work_are_refused(
-    refusal: Callable[[Flags], Exception], flags: Flags, message: str
+    refusal: Callable[[Flags], Exception], flags: Flags, head: str, named: str
 ) -> None:
-    assert re.search(message, str(refusal(flags)))
+    error = refusal(flags)
+    assert isinstance(error, ConfigError)
+    assert error.flag == head
+    assert named in f"{error.rule}. {error.remedy}"
 
 
 @pytest.mark.parametrize("text", ["math", "a=", "=math", "a=maths", "a=math,,b=code"])
@@ -392,11 +395,9 @@ def test_a_split_that_a_data_set_does_not_have_is_refused(
     prepare: Callable[[Flags], Prepared], tmp_path: Path
 ) -> None:
     path = write(tmp_path / "rows.jsonl", problems(["1"]))
-    with pytest.raises(
-        DataError, match=r"is a file, which is one split named 'train'.*leave --data\.prompt_split out"
-    ):
+    with pytest.raises(DataError, match=r"rows\.jsonl .*'train'.*--data\.prompt_split"):
         prepare({DATA: path, "--data.prompt_split": "test"})
     (tmp_path / "set").mkdir()
     write(tmp_path / "set" / "train.jsonl", problems(["1"]))
-    with pytest.raises(DataError, match=r"cannot be loaded \(ValueError: it has no split 'test'\)"):
+    with pytest.raises(DataError, match=r"ValueError: .*'test'"):
         prepare({DATA: str(tmp_path / "set"), "--data.prompt_split": "test"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -59,9 +60,9 @@ def test_a_damaged_build_is_built_again(tmp_path: Path, damage: str) -> None:
 
 def test_files_we_did_not_write_are_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(FileExistsError, match=r"not made by this program.*choose another output directory"):
+    with pytest.raises(FileExistsError, match=re.escape(str(tmp_path))):
         build_directory(tmp_path, {}, must_not_build)
-    with pytest.raises(FileExistsError, match="is a file, expected a directory"):
+    with pytest.raises(FileExistsError, match=r"thesis\.tex .*file"):
         build_directory(tmp_path / "thesis.tex", {}, must_not_build)
 
 

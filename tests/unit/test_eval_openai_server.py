@@ -101,10 +101,10 @@ def test_what_may_pass_is_asked_again(bad: Given) -> None:
 @pytest.mark.parametrize(
     ("bad", "said"),
     [
-        (REPEATED[0], "the server replied 429: Rate limit reached"),
-        (REPEATED[2], "the reply is not JSON: <html>gateway</html>"),
-        (REPEATED[4], "the reply has no response"),
-        (REPEATED[7], "the connection failed"),
+        (REPEATED[0], "429: Rate limit reached"),
+        (REPEATED[2], "JSON: <html>gateway</html>"),
+        (REPEATED[4], "no response"),
+        (REPEATED[7], "connection"),
     ],
 )
 def test_attempts_are_bounded(bad: Given, said: str) -> None:
@@ -118,7 +118,7 @@ def test_an_endless_reply_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(openai_server, "LONGEST_BODY", 1000)
     with (
         running(StandIn(lambda request, number: completion("2" * 100_000))) as stand_in,
-        pytest.raises(NoReplyError, match="the reply is longer than"),
+        pytest.raises(NoReplyError, match="longer"),
     ):
         ask(stand_in)
 
@@ -180,7 +180,8 @@ def test_a_server_without_seeds_is_said() -> None:
     notes: list[str] = []
     with running(StandIn(answer)) as stand_in:
         assert ask(stand_in, notes).text == "2"
-    assert notes == [f"{stand_in.url} takes no seeds: the same answers cannot be sampled again"]
+    (note,) = notes
+    assert stand_in.url in note and "seed" in note
 
 
 def test_unknown_lengths_are_unknown() -> None:

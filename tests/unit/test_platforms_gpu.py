@@ -40,7 +40,7 @@ ROOT = Path(__file__).parents[2]
 NO_LIBRARY = NoNvmlError("libnvidia-ml.so.1: cannot open shared object file")
 USABLE = Torch("2.13.0+cu130", "13.0", "")
 UNUSABLE = Torch("2.13.0+cu130", "13.0", "The NVIDIA driver on your system is too old")
-CPU_BUILD = Torch("2.13.0+cpu", "", "a build for CPUs")
+CPU_BUILD = Torch("2.13.0+cpu", "", "no CUDA")
 
 
 # -- NVIDIA's library -------------------------------------------------------------------------------------------------
@@ -107,25 +107,21 @@ def test_a_machine_without_gpu_shows_none(tmp_path: Path, files: dict[str, str])
 
 
 @pytest.mark.parametrize(
-    ("files", "says", "do"),
+    ("files", "named", "do"),
     [
-        (PCI_GPU, "this machine has an NVIDIA GPU, and no driver is loaded for it", "580 or newer"),
-        (VERSION_FILE, r"kernel driver 570\.86\.15 is loaded, and its libraries are missing", "of the same version"),
-        (
-            VERSION_FILE | {".dockerenv": ""},
-            r"the host of this container has NVIDIA's driver 570\.86\.15, and the container has no GPU",
-            "docker run --gpus all",
-        ),
-        (VERSION_FILE | {"run/.containerenv": ""}, "the container has no GPU", "podman: --device nvidia.com/gpu=all"),
+        (PCI_GPU, "NVIDIA GPU", "580"),
+        (VERSION_FILE, "570.86.15", "libraries"),
+        (VERSION_FILE | {".dockerenv": ""}, "container has NVIDIA's driver 570.86.15", "docker run --gpus all"),
+        (VERSION_FILE | {"run/.containerenv": ""}, "container", "--device nvidia.com/gpu=all"),
     ],
     ids=["no driver", "no libraries", "docker", "podman"],
 )
-def test_missing_drivers_are_named(tmp_path: Path, files: dict[str, str], says: str, do: str) -> None:
+def test_missing_drivers_are_named(tmp_path: Path, files: dict[str, str], named: str, do: str) -> None:
     machine = machine_of(tmp_path, files)
     assert machine.shows_gpu
     found = explain(machine, UNUSABLE)
     assert found is not None
-    assert re.search(says, found.what) and do in found.remedy
+    assert named in found.what and do in found.remedy
 
 
 def with_driver(found: Any, *, in_container: bool = False) -> Machine:
@@ -133,50 +129,49 @@ def with_driver(found: Any, *, in_container: bool = False) -> Machine:
 
 
 @pytest.mark.parametrize(
-    ("machine", "build", "says", "do"),
+    ("machine", "build", "named", "do"),
     [
         (
             with_driver(driver(gpu(), gpu(), version="535.104.05", cuda=(12, 2))),
             UNUSABLE,
-            "this machine has 2 NVIDIA GPUs (NVIDIA H100 80GB HBM3), and its driver 535.104.05 is too old: it serves "
-            "CUDA up to 12.2, and torch 2.13.0+cu130 is built for CUDA 13.0",
-            "Install driver 580 or newer on the machine (in a container: on its host)",
+            ["2 NVIDIA GPUs (NVIDIA H100 80GB HBM3)", "driver 535.104.05", "12.2", "torch 2.13.0+cu130", "CUDA 13.0"],
+            "driver 580",
         ),
         (
             with_driver(driver(gpu())),
             CPU_BUILD,
-            "this machine has 1 NVIDIA GPU (NVIDIA H100 80GB HBM3), and torch 2.13.0+cpu is a build for CPUs",
+            ["1 NVIDIA GPU (NVIDIA H100 80GB HBM3)", "torch 2.13.0+cpu"],
             "requirements/setup.sh --gpu",
         ),
         (
             with_driver(NvmlError("Driver/library version mismatch")),
             UNUSABLE,
-            "NVIDIA's driver does not answer (Driver/library version mismatch)",
-            "restart the machine",
+            ["(Driver/library version mismatch)"],
+            "restart",
         ),
-        (with_driver(NvmlError("GPU is lost")), UNUSABLE, "does not answer (GPU is lost)", "nvidia-smi"),
-        (with_driver(driver(), in_container=True), UNUSABLE, "shows no GPU in this container", "--gpus all"),
-        (with_driver(driver()), UNUSABLE, "is loaded and shows no GPU", "dmesg"),
+        (with_driver(NvmlError("GPU is lost")), UNUSABLE, ["(GPU is lost)"], "nvidia-smi"),
+        (with_driver(driver(), in_container=True), UNUSABLE, ["580.65.06", "container"], "--gpus all"),
+        (with_driver(driver()), UNUSABLE, ["580.65.06"], "dmesg"),
         (
             with_driver(driver(gpu())),
             dataclasses.replace(UNUSABLE, reason="CUDA error 802: system not yet initialized"),
-            "with driver 580.65.06, and torch 2.13.0+cu130 cannot use it: CUDA error 802: system not yet initialized",
-            "nvidia-fabricmanager must run",
+            ["driver 580.65.06", "torch 2.13.0+cu130", "CUDA error 802: system not yet initialized"],
+            "nvidia-fabricmanager",
         ),
         (
             with_driver(driver(gpu("Tesla T4", (7, 5)))),
             USABLE,
-            "the GPU Tesla T4 has compute capability 7.5, and flash-attn and bfloat16 need 8.0",
+            ["Tesla T4", "7.5", "8.0"],
             "Ampere",
         ),
     ],
     ids=["driver too old", "CPU build", "mismatch", "lost", "container", "no GPU", "torch says why", "old GPU"],
 )
-def test_each_trouble_is_named_with_its_remedy(machine: Machine, build: Torch, says: str, do: str) -> None:
+def test_each_trouble_is_named_with_its_remedy(machine: Machine, build: Torch, named: list[str], do: str) -> None:
     assert machine.shows_gpu
     found = explain(machine, build)
     assert found is not None
-    assert says in found.what and do in found.remedy
+    assert all(part in found.what for part in named) and do in found.remedy
     assert found.is_cpu_build == (build is CPU_BUILD)
     assert "\n" not in str(found)
 
@@ -226,12 +221,12 @@ def test_a_variable_that_names_no_gpu_of_this_machine_is_shown(monkeypatch: pyte
     monkeypatch.setattr(gpu_module, "look_at_torch", lambda: build)
     found = trouble()
     assert found is not None
-    assert found.what.endswith(f" cannot use it with CUDA_VISIBLE_DEVICES='{named}': No CUDA GPUs are available")
-    assert found.remedy.startswith("CUDA_VISIBLE_DEVICES must name GPUs that nvidia-smi -L shows, each once. Look at")
+    assert f"CUDA_VISIBLE_DEVICES='{named}': No CUDA GPUs are available" in found.what
+    assert "CUDA_VISIBLE_DEVICES" in found.remedy and "nvidia-smi -L" in found.remedy
     # A driver that is too old is the nearer cause.
     old = with_driver(driver(gpu(), version="535.104.05", cuda=(12, 2)))
     monkeypatch.setattr(gpu_module, "look_at_machine", lambda: old)
-    assert "too old" in str(trouble())
+    assert "CUDA_VISIBLE_DEVICES" not in str(trouble()) and "580" in str(trouble())
 
 
 def test_torch_is_asked_only_where_a_gpu_shows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,8 +256,8 @@ def read_by_deepspeed(listed: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_architectures_that_deepspeed_cannot_read_are_named(listed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As images set them: on an H200 such a run failed a minute after its start, with `invalid literal for int()`."""
     found = str(unreadable_architectures(listed))
-    assert found.startswith(f"TORCH_CUDA_ARCH_LIST={listed!r} has {re.split('[ ;]', listed)[-1]}, and DeepSpeed")
-    assert found.endswith("Leave the letters out, or unset TORCH_CUDA_ARCH_LIST: DeepSpeed then asks the GPU")
+    assert found.startswith(f"TORCH_CUDA_ARCH_LIST={listed!r} has {re.split('[ ;]', listed)[-1]},")
+    assert "unset TORCH_CUDA_ARCH_LIST" in found
     with pytest.raises(ValueError, match="invalid literal"):
         read_by_deepspeed(listed, monkeypatch)
 
@@ -286,7 +281,9 @@ def test_a_usable_gpu_with_unreadable_architectures_is_trouble(monkeypatch: pyte
 
 @pytest.mark.skipif(bool(torch.version.cuda), reason="of the CPU build")
 def test_this_torch_is_a_cpu_build() -> None:
-    assert look_at_torch() == Torch(torch.__version__, "", "a build for CPUs")
+    found = look_at_torch()
+    assert (found.version, found.cuda) == (torch.__version__, "")
+    assert found.reason
 
 
 def test_first_lines_of_a_command_are_not_torchs_complaint_of_a_package_that_openrlhf_needs(tmp_path: Path) -> None:
@@ -315,8 +312,8 @@ def test_torch_says_itself_why_it_has_no_gpu(monkeypatch: pytest.MonkeyPatch) ->
 
 # -- a run ------------------------------------------------------------------------------------------------------------
 
-OLD = Trouble("the driver is too old", "Install another")
-BUILD = Trouble("torch is a build for CPUs", "Install another", is_cpu_build=True)
+OLD = Trouble("old driver", "Install another")
+BUILD = Trouble("CPU build", "Install another", is_cpu_build=True)
 
 
 def flags(*, for_cpu: bool) -> SimpleNamespace:
@@ -340,10 +337,8 @@ def test_a_run_beside_an_unusable_gpu_is_refused(
     monkeypatch.setattr(gpu_check, "trouble", lambda: found)
     with pytest.raises(MissingResourcesError) as error:
         check_machine(flags(for_cpu=for_cpu))
-    assert str(error.value) == (
-        f"{found.what}. Install another. To use the CPU all the same, hide the GPUs: CUDA_VISIBLE_DEVICES= "
-        f"openrlhf-ada ..."
-    )
+    assert str(error.value).startswith(f"{found}. ")
+    assert "CUDA_VISIBLE_DEVICES= openrlhf-ada" in str(error.value)
 
 
 def test_a_cpu_environment_with_cpu_flags_trains_on_the_cpu_and_says_so(
@@ -352,7 +347,8 @@ def test_a_cpu_environment_with_cpu_flags_trains_on_the_cpu_and_says_so(
     monkeypatch.setattr(gpu_check, "trouble", lambda: BUILD)
     with caplog.at_level(logging.WARNING):
         check_machine(flags(for_cpu=True))
-    assert caplog.messages == ["torch is a build for CPUs. This run uses the CPU"]
+    (warning,) = caplog.messages
+    assert warning.startswith(f"{BUILD.what}. ")
 
 
 def test_a_machine_without_trouble_is_not_spoken_of(
@@ -384,23 +380,23 @@ def test_nodes_without_trouble_are_used(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize(
-    ("answers", "for_cpu", "says"),
+    ("answers", "for_cpu", "named"),
     [
-        ({"10.0.0.2": None, "10.0.0.3": OLD}, False, "on 10.0.0.3: the driver is too old. Install another."),
-        ({"10.0.0.2": OLD, "10.0.0.3": OLD}, True, "on 10.0.0.2, 10.0.0.3: the driver is too old. Install another."),
-        ({"10.0.0.2": BUILD}, False, "on 10.0.0.2: torch is a build for CPUs."),
-        ({"10.0.0.2": None, "10.0.0.3": BUILD}, True, "on 10.0.0.3: torch is a build for CPUs."),
+        ({"10.0.0.2": None, "10.0.0.3": OLD}, False, f"on 10.0.0.3: {OLD}."),
+        ({"10.0.0.2": OLD, "10.0.0.3": OLD}, True, f"on 10.0.0.2, 10.0.0.3: {OLD}."),
+        ({"10.0.0.2": BUILD}, False, f"on 10.0.0.2: {BUILD}."),
+        ({"10.0.0.2": None, "10.0.0.3": BUILD}, True, f"on 10.0.0.3: {BUILD}."),
     ],
     ids=["one of two", "both", "CPU build", "one environment is another"],
 )
 def test_a_cluster_with_unusable_gpus_is_refused(
-    monkeypatch: pytest.MonkeyPatch, answers: dict[str, Trouble | None], for_cpu: bool, says: str
+    monkeypatch: pytest.MonkeyPatch, answers: dict[str, Trouble | None], for_cpu: bool, named: str
 ) -> None:
     cluster_of(monkeypatch, answers)
     with pytest.raises(MissingResourcesError) as error:
         check_nodes(flags(for_cpu=for_cpu))
-    assert str(error.value).startswith(says)
-    assert str(error.value).endswith("Mend it, or take the node out of the cluster (ray stop)")
+    assert str(error.value).startswith(named)
+    assert "ray stop" in str(error.value)
 
 
 def test_a_cluster_of_cpu_environments_trains_on_cpus(
@@ -408,8 +404,8 @@ def test_a_cluster_of_cpu_environments_trains_on_cpus(
 ) -> None:
     cluster_of(monkeypatch, {"10.0.0.2": BUILD, "10.0.0.3": BUILD})
     assert check_nodes(flags(for_cpu=True)) is False
-    assert "on 10.0.0.2, 10.0.0.3: torch is a build for CPUs" in caplog.text
-    assert "This run uses the CPU" in caplog.text
+    (warning,) = caplog.messages
+    assert warning.startswith(f"on 10.0.0.2, 10.0.0.3: {BUILD}. ")
 
 
 def test_a_node_without_the_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -422,5 +418,5 @@ def test_a_node_without_the_package_is_named(monkeypatch: pytest.MonkeyPatch) ->
         raise RayTaskError("trouble", "Traceback\nModuleNotFoundError: No module named 'openrlhf_ada'", OSError())
 
     monkeypatch.setattr(ray, "get", fail)
-    with pytest.raises(MissingResourcesError, match=r"on 10\.0\.0\.2: it cannot run openrlhf_ada .*No module named"):
+    with pytest.raises(MissingResourcesError, match=r"on 10\.0\.0\.2: .*No module named"):
         check_nodes(flags(for_cpu=False))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -68,9 +69,9 @@ def test_one_that_died_is_named_with_its_signal(
 def test_one_that_is_stopped_is_told_and_then_lost(gcs: subprocess.Popen[bytes], address: str) -> None:
     notes: list[str] = []
     verdict = verdict_after(signal.SIGSTOP, gcs, notes, address)
-    assert verdict.startswith(f"Ray's GCS (pid {gcs.pid}) has been stopped for ")
-    assert verdict.endswith("and --ada_dead_after allows 3 s")
-    assert notes and f"`kill -CONT {gcs.pid}` lets it go on" in notes[0]
+    assert f"GCS (pid {gcs.pid})" in verdict and "stopped" in verdict
+    assert re.search(r"--ada_dead_after .*\b3 s", verdict)
+    assert notes and f"`kill -CONT {gcs.pid}`" in notes[0]
 
 
 def test_one_that_is_stopped_goes_on_when_the_run_ends(gcs: subprocess.Popen[bytes], address: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -170,23 +171,23 @@ def test_interval_of_the_ratio_holds_in_simulation() -> None:
 
 def test_sentences_name_both_designs_at_equal_rollouts(tmp_path: Path) -> None:
     lines = dict(payoff_lines(paid_for(tmp_path, THREE * 40)))
-    assert lines["groups with signal"] == "80 (67% of the groups), from 400 rollouts, 3.3 per prompt"
-    assert "with 2 for each of 200 prompts, or 80" in lines["at equal rollouts"]
-    assert lines["cost of a group"] == "5.0 rollouts per group with signal; uniform sampling 6.0 or 5.0"
-    assert lines["without signal"].startswith("40% of the rollouts went to 40 of 120 prompts")
+    assert re.findall(r"[\d.]+\d%?", lines["groups with signal"]) == ["80", "67%", "400", "3.3"]
+    assert re.search(r"\b2 for each of 200 prompts\b.*\b80\b", lines["at equal rollouts"])
+    assert re.findall(r"\d\.\d", lines["cost of a group"]) == ["5.0", "6.0", "5.0"]
+    assert re.match(r"40% .*\b40 of 120 prompts\b", lines["without signal"])
 
 
 @pytest.mark.parametrize(
     ("pools", "said"),
     [
-        ([[0, 1]] * 20 + [[1, 1, 0, 1]] * 80, "more groups with signal than uniform sampling with 2"),
-        ([[0, 1]] * 60 + [[1, 1, 1, 1]] * 40, "fewer groups with signal than uniform sampling with 2"),
-        ([[0, 1]] * 50 + [[1, 1, 0, 1]] * 50, "neither more nor fewer groups"),
-        ([[1, 1, 1, 1]] * 5, "no group had a signal"),
+        ([[0, 1]] * 20 + [[1, 1, 0, 1]] * 80, r"^more groups\b.* 2\b"),
+        ([[0, 1]] * 60 + [[1, 1, 1, 1]] * 40, r"^fewer groups\b.* 2\b"),
+        ([[0, 1]] * 50 + [[1, 1, 0, 1]] * 50, r"^neither\b"),
+        ([[1, 1, 1, 1]] * 5, r"^no group\b"),
     ],
 )
 def test_conclusion_follows_the_interval(tmp_path: Path, pools: list[list[float]], said: str) -> None:
     """The third is close: 300 rollouts, 100 groups; uniform sampling would have had 75 of 150 prompts."""
-    if said.startswith("neither"):
+    if "neither" in said:
         pools = [[0, 1]] * 6 + [[1, 1, 0, 1]] * 3 + [[0, 0, 0, 0]] * 2
-    assert said in conclusion(paid_for(tmp_path, pools))
+    assert re.search(said, conclusion(paid_for(tmp_path, pools)))

@@ -90,10 +90,7 @@ def test_every_question_has_its_charts(tmp_path: Path) -> None:
         *("reliability", "brier", "length", "phases", "waste"),
     ]  # fmt: skip
     assert [name for tag, a in page.seen if (name := a.get("data-chart"))] == list(charts), "each has its place"
-    assert [series["name"] for series in charts["allocation"]["series"]] == [
-        "by the pass rate seen",
-        "by the pass rate predicted",
-    ]
+    assert len(charts["allocation"]["series"]) == 2, "by the pass rate seen, and by the one predicted"
     assert charts["score"]["series"][0]["x"]["rollouts"] == [6, 12, 18, 24]
     assert data_of(page)["axes"].keys() == {"steps", "rollouts", "tokens", "seconds"}
     phases = {series["name"]: series["y"][0] for series in charts["phases"]["series"]}
@@ -147,7 +144,7 @@ def test_large_runs_are_thinned_evenly_and_say_so(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(page_samples, "MOST_SAMPLES", 20)
     page = page_of(make_run(tmp_path / "run", steps=10), tmp_path)
     assert [visit["s"] for visit in data_of(page)["samples"]["visits"]] == [1, 3, 5, 7, 9]
-    assert "This page has 5 of 10, evenly over the run; samples.jsonl has all." in " ".join(page.text.split())
+    assert re.search(r"\b5 of 10\b.*\bsamples\.jsonl\b", " ".join(page.text.split()))
 
 
 def test_texts_have_a_size_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,19 +154,17 @@ def test_texts_have_a_size_of_their_own(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(page_samples, "MOST_PROMPT_CHARS", 20 * 125)
     samples = sample_data(run, visits)
     assert [visit["s"] for visit in samples["visits"] if "a" in visit] == [1, 3, 5, 7, 9]
-    assert all(
-        "characters are left out here" not in (text or "") or len(text) < 250 for text in samples["prompts"]["row-1"]
-    )
+    assert all(len(text or "") < 250 for text in samples["prompts"]["row-1"])
 
 
 @pytest.mark.parametrize(
     ("steps", "evaluations", "off", "expected"),
     [
-        (0, (), False, "No step has been recorded yet."),
+        (0, (), False, "No step"),
         (1, (), False, "· 1 step ·"),
         (0, (0,), False, "±5.0 before training"),
         (2, (2,), True, "no interval after training"),
-        (2, (2,), True, "No samples have been recorded."),
+        (2, (2,), True, "No samples"),
     ],
 )
 def test_page_of_an_incomplete_run(

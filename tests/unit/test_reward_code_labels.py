@@ -248,7 +248,7 @@ def test_tests_of_a_label_are_read_as_parts() -> None:
 
 def test_modules_that_tests_need_are_named() -> None:
     label = {"tests": "import numpy as np\nassert f(3) == np.int64(3)"}
-    with pytest.raises(UnusableLabelError, match="import numpy, which programs may not: add it to --ada_code_imports"):
+    with pytest.raises(UnusableLabelError, match=r"import numpy.*--ada_code_imports"):
         graded("def f(x): return x", label)
     assert graded("def f(x): return x", label, CodeRules(imports=("numpy",))) == PASSED
 
@@ -259,45 +259,51 @@ DEEP = "[" * 100_000
 @pytest.mark.parametrize(
     ("label", "message"),
     [
-        ({"input_output": "{"}, "the label is not JSON text"),
+        ({"input_output": "{"}, "JSON text"),
         ({"input_output": 7}, "input_output is of type int"),
-        ({"ground_truth": DEEP}, "the label is not JSON text"),
-        ({"tests": [{"input": "1"}]}, "test 0 has no 'input' and 'output'"),
-        ({"tests": [CASE | {"type": "telepathy"}]}, "test 0 is of type 'telepathy'"),
+        ({"ground_truth": DEEP}, "JSON text"),
+        ({"tests": [{"input": "1"}]}, "test 0 .*'input' and 'output'"),
+        ({"tests": [CASE | {"type": "telepathy"}]}, "test 0 .*'telepathy'"),
         ({"tests": [CASE | {"type": "functional"}]}, "fn_name is 'None'"),
         ({"tests": []}, "no tests"),
         ([], "no tests"),
-        ([7], "must be text or a list of texts"),
-        ({"tests": [CASE, "assert f(1)"]}, "must be text or a list of texts"),
-        ({"tests": "[{"}, "'tests' is not JSON text"),
-        ({"public_test_cases": "!!"}, "neither JSON text nor packed JSON text"),
-        ({"public_test_cases": base64.b64encode(zlib.compress(pickle.dumps(print))).decode()}, "neither JSON text"),
+        ([7], "^'tests' "),
+        ({"tests": [CASE, "assert f(1)"]}, "^'tests' "),
+        ({"tests": "[{"}, "^'tests' .*JSON text"),
+        ({"public_test_cases": "!!"}, "^public_test_cases .*JSON text"),
+        (
+            {"public_test_cases": base64.b64encode(zlib.compress(pickle.dumps(print))).decode()},
+            "^public_test_cases .*print",
+        ),
         (
             {"public_test_cases": base64.b64encode(zlib.compress(b"\x80\x04garbage")).decode()},
-            "public_test_cases is n",
+            "^public_test_cases .*JSON text",
         ),
-        ({"public_test_cases": base64.b64encode(zlib.compress(pickle.dumps(7))).decode()}, "is of type int"),
+        (
+            {"public_test_cases": base64.b64encode(zlib.compress(pickle.dumps(7))).decode()},
+            "^public_test_cases .*type int",
+        ),
         ({"public_test_cases": [], "metadata": "{"}, "no tests"),
-        ({"public_test_cases": [FUNCTIONAL], "metadata": "{"}, "metadata is not JSON text"),
+        ({"public_test_cases": [FUNCTIONAL], "metadata": "{"}, "^metadata .*JSON text"),
         ({"public_test_cases": [FUNCTIONAL], "metadata": "[]"}, "fn_name is 'None'"),
-        ({"public_tests": {"input": ["1"], "output": []}}, "lists 'input' and 'output' of the same length"),
-        ({"public_tests": 7}, "public_tests is of type int"),
-        ({"private_tests": {"input": [], "output": []}}, "no tests: its lists are empty"),
-        ({"test_list": ["assert f(1)"], "test_setup_code": 7}, "test_setup_code must be text"),
-        ({"tests": "assert " + "(" * 5000 + ")" * 5000}, "the tests are not Python"),
-        ({"tests": "return 1\nassert f(1)"}, "the tests are not Python"),
-        ({"tests": "assert 1 == 1.0"}, "use no name of the program"),
+        ({"public_tests": {"input": ["1"], "output": []}}, "^public_tests .*'input' and 'output'"),
+        ({"public_tests": 7}, "^public_tests .*type int"),
+        ({"private_tests": {"input": [], "output": []}}, "no tests"),
+        ({"test_list": ["assert f(1)"], "test_setup_code": 7}, "^test_setup_code "),
+        ({"tests": "assert " + "(" * 5000 + ")" * 5000}, "Python"),
+        ({"tests": "return 1\nassert f(1)"}, "Python"),
+        ({"tests": "assert 1 == 1.0"}, "no name"),
         ({"tests": "assert f(1)", "entry_point": "a b"}, "entry_point is 'a b'"),
-        ({"tests": "assert f(1)", "entry_point": ["f"]}, "entry_point is"),
-        ({"inputs": [float("nan")], "outputs": ["1"]}, "must be text"),
-        ({"inputs": ["1"], "outputs": [b"1"]}, "must be text"),
-        ({b"inputs": ["1"], "outputs": ["1"]}, "no list 'inputs'"),
-        ({"fn_name": "f", "inputs": [[1]], "outputs": [object()]}, "cannot be written as JSON"),
-        ({"fn_name": ["f"], "inputs": [[1]], "outputs": [1]}, "fn_name is "),
-        (float("nan"), "the label is of type float"),
-        (b"{}", "the label is of type bytes"),
-        ("\x00", "the label is not JSON text"),
-        ("NaN", "the label is of type float"),
+        ({"tests": "assert f(1)", "entry_point": ["f"]}, r"entry_point is \['f'\]"),
+        ({"inputs": [float("nan")], "outputs": ["1"]}, "'fn_name'"),
+        ({"inputs": ["1"], "outputs": [b"1"]}, "'fn_name'"),
+        ({b"inputs": ["1"], "outputs": ["1"]}, "'inputs'.*b'inputs'"),
+        ({"fn_name": "f", "inputs": [[1]], "outputs": [object()]}, "output 0 .*as JSON"),
+        ({"fn_name": ["f"], "inputs": [[1]], "outputs": [1]}, r"fn_name is .*\['f'\]"),
+        (float("nan"), r"type float\b"),
+        (b"{}", r"type bytes\b"),
+        ("\x00", "JSON text"),
+        ("NaN", r"type float\b"),
     ],
 )
 def test_hostile_labels_are_one_clear_error(label: Any, message: str) -> None:
@@ -308,5 +314,5 @@ def test_hostile_labels_are_one_clear_error(label: Any, message: str) -> None:
 
 def test_a_packed_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("openrlhf_ada.reward.programs.labels.LARGEST_PACKED", 1 << 20)
-    with pytest.raises(UnusableLabelError, match="has more than 1 MiB"):
+    with pytest.raises(UnusableLabelError, match=r"\b1 MiB"):
         grade("no code", {"private_test_cases": packed(["x" * (1 << 22)])})

@@ -140,15 +140,15 @@ def test_an_answer_longer_than_any_is_wrong() -> None:
 
 @pytest.mark.parametrize("label", ["", " ", [], None, {"a": 1}, [""], ["1", None], [["1"]]])
 def test_labels_of_another_form_are_refused(label: Any) -> None:
-    with pytest.raises(UnusableLabelError, match="neither text, a number nor a list of these"):
+    with pytest.raises(UnusableLabelError, match="label"):
         grade("4", label)
 
 
 @pytest.mark.parametrize("label", [r"\frac{", "?", "$$", r"\begin{pmatrix}", "+"])
 def test_a_label_that_does_not_equal_itself_is_refused(label: str) -> None:
-    with pytest.raises(UnusableLabelError, match="nothing that math-verify can compare"):
+    with pytest.raises(UnusableLabelError, match="math-verify"):
         grade(reference_response("math", label), label)
-    with pytest.raises(UnusableLabelError, match="nothing that math-verify can compare"):
+    with pytest.raises(UnusableLabelError, match="math-verify"):
         grade(r"\boxed{4}", label)
 
 

@@ -218,7 +218,8 @@ def test_closing_wakes_waiting_callers() -> None:
     pool.close()
     for thread in threads:
         thread.join(10)
-    assert sorted(ends) == ["its process was killed (SIGKILL)", *["the grader's pool is closed"] * 2]
+    killed, *closed = sorted(ends)
+    assert "SIGKILL" in killed and len(closed) == 2 and all("closed" in end for end in closed)
 
 
 @pytest.mark.slow

@@ -163,13 +163,13 @@ def test_without_candidates_nothing_is_recorded() -> None:
 
 def test_checkpoint_without_a_queue_is_refused() -> None:
     step = next(train(make_generator("est", 8, candidates=1, choice_weight=None), INITIAL_STATES))
-    with pytest.raises(ValueError, match=r"has no queue of prompts: its run chose none. Resume without --ada_cand"):
+    with pytest.raises(ValueError, match=r"no queue .*without --ada_candidates"):
         make_generator("est", 8).restore(step.states)
 
 
 def test_checkpoint_with_a_queue_is_refused_without_candidates() -> None:
     step = next(train(make_generator("est", 8), INITIAL_STATES))
-    with pytest.raises(ValueError, match=r"holds a queue of chosen prompts \(--ada_candidates\); resume with the"):
+    with pytest.raises(ValueError, match=r"queue .*--ada_candidates"):
         make_generator("est", 8, candidates=1, choice_weight=None).restore(step.states)
 
 

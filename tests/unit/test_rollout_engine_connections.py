@@ -149,7 +149,7 @@ def test_dead_engine_is_unused_until_it_has_weights(world: World) -> None:
     for process in world.policy:
         process.set(None)
     assert connections.wait() == [EngineUp(1)]
-    assert world.notes[-1].startswith("vLLM engine 1 is back with the policy's weights after ")
+    assert world.notes[-1].startswith("vLLM engine 1 is back ")
     connections.wait_until_ready()
     assert world.restored == [1], "nothing is left to do"
 
@@ -222,7 +222,7 @@ def test_step_waits_for_engine_that_is_not_back(world: World, is_back: bool) -> 
         process.set(None)
     connections.wait_until_ready()
     assert world.restored == [1] * (1 + is_back)
-    assert world.notes[-1].startswith("vLLM engine 1 is back with the policy's weights after ")
+    assert world.notes[-1].startswith("vLLM engine 1 is back ")
     second.last.pop("answers")
     with pytest.raises(AssertionError, match="waits for ever"):
         connections.wait()
@@ -245,10 +245,10 @@ def test_an_engine_that_does_not_come_back_ends_the_run(world: World) -> None:
     kill(world.actors[1])
     world.connections.wait()
     world.actors[1].last["ready"].set(ActorDiedError())
-    with pytest.raises(EngineLostError, match="more often than --ada_engine_restarts allows"):
+    with pytest.raises(EngineLostError, match="--ada_engine_restarts"):
         world.connections.wait()
     world.actors[0].start_id = None
-    with pytest.raises(EngineLostError, match=r"engine 0 died and was not back after 900 s"):
+    with pytest.raises(EngineLostError, match=r"engine 0 died .*\b900 s"):
         world.connections.wait_until_ready()
     assert "vLLM engine 0 does not answer: waiting until it is up again, 15 minutes at most" in world.notes
 

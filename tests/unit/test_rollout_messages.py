@@ -104,15 +104,16 @@ def test_lengths_end_where_training_cuts(max_length: int, expected: int) -> None
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"rollout_log_probs": None}, "it came without the log-probabilities that were asked for"),
-        ({"rollout_log_probs": [0.0, 0.0, 0.5] + [0.0] * 5}, "a sampled token has the log-probability 0.5"),
-        ({"reward": [1.0, 2.0]}, "it came with 2 rewards or scores, expected one"),
-        ({"scores": torch.zeros(3)}, "it came with 3 rewards or scores, expected one"),
+        ({"rollout_log_probs": None}, "without the log-probabilities"),
+        ({"rollout_log_probs": [0.0, 0.0, 0.5] + [0.0] * 5}, "log-probability 0.5"),
+        ({"reward": [1.0, 2.0]}, "2 rewards or scores"),
+        ({"scores": torch.zeros(3)}, "3 rewards or scores"),
     ],
 )
 def test_unusable_response_says_why(changes: dict[str, Any], told: str) -> None:
     found = result_of(**changes)
-    assert (found.no_score, found.reward, found.score) == (told, None, None)
+    assert (found.reward, found.score) == (None, None)
+    assert told in found.no_score
     assert found.response()["prompt"] == "p", "an evaluation shows its text all the same"
 
 

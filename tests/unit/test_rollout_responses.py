@@ -32,7 +32,7 @@ def put(value: Any, position: int = 7) -> Mutate:
 
 
 MUTANTS: dict[str, tuple[Mutate, str]] = {
-    "none at all": (lambda r: r.update(rollout_log_probs=None), "without the log-probabilities that were asked for"),
+    "none at all": (lambda r: r.update(rollout_log_probs=None), "without the log-probabilities"),
     "too few": (lambda r: r["rollout_log_probs"].pop(), "8 tokens have 7 log-probabilities"),
     "too many": (lambda r: r["rollout_log_probs"].append(-1.0), "8 tokens have 9 log-probabilities"),
     "not a number": (put(math.nan), "has the log-probability nan"),
@@ -73,7 +73,7 @@ def test_response_that_keeps_the_contract_passes(values: list[float]) -> None:
     [
         (None, "gave 0 log-probabilities of 2 tokens"),
         ([{4: -1.0}], "gave 1 log-probabilities of 2 tokens"),
-        ([{4: -1.0}, {6: -1.0}], "no log-probability of a token that it has sampled"),
+        ([{4: -1.0}, {6: -1.0}], "no log-probability of a token"),
     ],
 )
 def test_missing_log_probs_are_not_filled_in(found: Any, told: str) -> None:

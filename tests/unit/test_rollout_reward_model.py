@@ -68,8 +68,8 @@ def test_answer_is_scored_alone_as_trained(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        (GetTimeoutError(), r"scored 1 answers for more than 60 s \(--ada_timeout\)"),
-        (ActorDiedError(), "a process of the reward model died"),
+        (GetTimeoutError(), r"\b60 s \(--ada_timeout\)"),
+        (ActorDiedError(), "reward model died"),
     ],
     ids=["silent", "dead"],
 )

@@ -217,7 +217,7 @@ def test_scores_outside_0_to_1_are_an_error(outcome: float, told: str) -> None:
 
 @pytest.mark.parametrize("reward", [math.inf, -math.inf, math.nan])
 def test_rewards_that_are_not_finite_are_not_clipped(reward: float) -> None:
-    with pytest.raises(ValueError, match=f"has reward {reward}, expected a finite number"):
+    with pytest.raises(ValueError, match=f"reward {reward},"):
         read(reward, score=1.0)
 
 
@@ -254,7 +254,7 @@ def test_critic_is_asked_before_sampling() -> None:
 
 
 def test_policy_with_critic_needs_its_values() -> None:
-    with pytest.raises(RuntimeError, match="reads a critic, but none was started"):
+    with pytest.raises(RuntimeError, match="critic"):
         estimating_generator(2).generate_samples(**GENERATE)
 
 

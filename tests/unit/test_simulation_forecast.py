@@ -70,7 +70,7 @@ def test_recorded_answers_come_first() -> None:
     shuffled = RecordedRollouts({0: [right, wrong]}, positive_above=0.5, replay=False)
     assert {shuffled(Request(0, index)).num_tokens for index in range(50)} == {5, 9}
     assert [shuffled(Request(0, index)).num_tokens for index in range(9)] != [5, 9, *[9] * 7]
-    with pytest.raises(ValueError, match="no rollout was recorded"):
+    with pytest.raises(ValueError, match="no rollout"):
         RecordedRollouts({0: []}, positive_above=0.5)
 
 

@@ -84,7 +84,7 @@ def test_waiting_without_requests_is_an_error() -> None:
 
 
 def test_a_model_needs_two_points() -> None:
-    with pytest.raises(ValueError, match="expected as many, at least two"):
+    with pytest.raises(ValueError, match="two"):
         EngineModel((1,), (0.1,), slots=4)
 
 

@@ -89,7 +89,7 @@ def test_masked_tokens_stay_masked() -> None:
 
 def test_loss_without_a_mask_is_refused() -> None:
     loss = StratumValueLoss(0.2)
-    with pytest.raises(ValueError, match="needs the action mask"):
+    with pytest.raises(ValueError, match="mask"):
         loss(torch.zeros(1, 1), torch.zeros(1, 1), torch.zeros(1, 1))
 
 

@@ -60,10 +60,8 @@ def test_a_damaged_one_is_passed_over_aloud(parsed: Parsed) -> None:
         root = save(args, f"global_step{step}")
     (root / "_actor/global_step2/weights.pt").write_text("global_step3")
     first, last = prepare_resume(args)
-    assert first.startswith(
-        "--ckpt.load_enable: global_step2 is passed over: _actor/global_step2/weights.pt was changed"
-    )
-    assert last.startswith("--ckpt.load_enable: training goes on from global_step1 in ")
+    assert first.startswith("--ckpt.load_enable: global_step2 ") and "_actor/global_step2/weights.pt" in first
+    assert last.startswith("--ckpt.load_enable: ") and "global_step1" in last
     assert latest_tag(root / "_actor") == "global_step1"
 
 
@@ -71,34 +69,33 @@ def test_without_a_whole_one_it_is_refused(parsed: Parsed) -> None:
     args = parsed()
     root = save(args, "global_step1")
     (root / "_actor/global_step1/weights.pt").unlink()
-    with pytest.raises(
-        ConfigError, match=r"--ckpt.path is .*: no checkpoint in it is whole: global_step1: .* missing"
-    ):
+    with pytest.raises(ConfigError, match=r"--ckpt.path is .*\bglobal_step1: .*weights\.pt"):
         prepare_resume(args)
 
 
 OTHERS: list[tuple[Flags, str]] = [
-    ({"--train.seed": "7"}, "--train.seed was 42, is 7"),
-    ({"--ada_mode": "est"}, "--ada_mode was seq, is est"),
-    ({"--ds.zero_stage": "3"}, "--ds.zero_stage was 2, is 3"),
-    ({"--actor.model_name_or_path": "owner/other"}, "--actor.model_name_or_path was .*/model, is owner/other"),
-    ({"--actor.num_gpus_per_node": "2"}, r"the policy had 1 processes \(nodes x GPUs\), now 2"),
-    ({"--algo.advantage.estimator": "gae"}, "it has no critic"),
+    ({"--train.seed": "7"}, r"--train\.seed .*\b42\b.*\b7\b"),
+    ({"--ada_mode": "est"}, r"--ada_mode .*\bseq\b.*\best\b"),
+    ({"--ds.zero_stage": "3"}, r"--ds\.zero_stage .*\b2\b.*\b3\b"),
+    ({"--actor.model_name_or_path": "owner/other"}, r"--actor\.model_name_or_path .*/model\b.* owner/other"),
+    ({"--actor.num_gpus_per_node": "2"}, r"policy .*\b1 processes\b.*\b2\b"),
+    ({"--algo.advantage.estimator": "gae"}, "critic"),
 ]
 
 
-@pytest.mark.parametrize(("changes", "said"), OTHERS, ids=[next(iter(changes)) for changes, _ in OTHERS])
-def test_a_checkpoint_of_other_flags_is_refused_with_the_difference(parsed: Parsed, changes: Flags, said: str) -> None:
+@pytest.mark.parametrize(("changes", "difference"), OTHERS, ids=[next(iter(changes)) for changes, _ in OTHERS])
+def test_a_checkpoint_of_other_flags_is_refused_with_the_difference(
+    parsed: Parsed, changes: Flags, difference: str
+) -> None:
     root = save(parsed(), "global_step1")
-    with pytest.raises(ConfigError, match=f"its checkpoint global_step1 is of another run: .*{said}") as error:
+    with pytest.raises(ConfigError, match=rf"\bglobal_step1\b.*{difference}"):
         prepare_resume(parsed(changes))
-    assert "with another folder" in str(error.value)
     (root / "_actor/latest").read_text()
 
 
 def test_a_checkpoint_of_other_prompts_is_refused(parsed: Parsed) -> None:
     save(parsed(), "global_step1")
-    with pytest.raises(ConfigError, match="its training prompts are others"):
+    with pytest.raises(ConfigError, match=r"\bglobal_step1\b.*\bprompts\b"):
         prepare_resume(parsed(prompts="others"))
 
 
@@ -151,7 +148,7 @@ def test_openrlhfs_own_checkpoints_are_loaded_unchecked(parsed: Parsed, tmp_path
     args = parsed()
     assert resumes(args)
     (line,) = prepare_resume(args)
-    assert "has no manifest: neither its files nor its flags are checked" in line
+    assert "manifest" in line
     assert latest_tag(tmp_path / "_actor") == "global_step7"
 
 
@@ -159,7 +156,8 @@ def test_without_a_finished_one_training_starts_anew(parsed: Parsed, tmp_path: P
     (tmp_path / "_actor/global_step1").mkdir(parents=True)
     args = parsed()
     assert not resumes(args)
-    assert "there is no finished checkpoint" in prepare_resume(args)[0]
+    (line,) = prepare_resume(args)
+    assert line.startswith("--ckpt.load_enable")
     assert not args.ckpt.load_enable, "the host would resume from it"
 
 

@@ -150,11 +150,11 @@ def test_average_continues_from_a_checkpoint(tmp_path: Path) -> None:
 def test_foreign_or_missing_average_is_refused(tmp_path: Path) -> None:
     path, source = tmp_path / "average.safetensors", Source()
     average = average_of(source)
-    with pytest.raises(AverageError, match=r"is missing: the checkpoint was made without --train\.enable_ema"):
+    with pytest.raises(AverageError, match=r"average\.safetensors.*--train\.enable_ema"):
         average.load(path)
     other = Source()
     other.weights["b"] = torch.ones(5)
     other.manifest = Manifest((TensorSpec("a", "float32", (3, 2)), TensorSpec("b", "float32", (5,))))
     average_of(other).save(path)
-    with pytest.raises(AverageError, match="holds the average of another model"):
+    with pytest.raises(AverageError, match=r"average\.safetensors.*model"):
         average.load(path)

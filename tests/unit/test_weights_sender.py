@@ -6,6 +6,7 @@ vLLM's part is played by a worker that keeps what it receives. With the real one
 from __future__ import annotations
 
 import os
+import re
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
@@ -312,9 +313,9 @@ def test_a_reason_stays_that_is_found_while_the_others_are_asked() -> None:
             return False
 
     watch = Watch(Slow(), ["the policy", "vLLM engine 0, worker 0"], 0, -1.0)
-    assert str(watch.reason_from_all()).startswith("no weights have moved for -1 s; the policy has waited")
-    watch.failed(TransportError("the communicator was aborted"))
-    assert "no weights have moved" in str(watch.error()) and not watch.error().is_own
+    assert re.search(r" -1 s; the policy ", str(watch.reason_from_all()))
+    watch.failed(TransportError("aborted"))
+    assert " -1 s; the policy " in str(watch.error()) and not watch.error().is_own
 
 
 @pytest.mark.slow
