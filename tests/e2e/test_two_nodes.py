@@ -125,7 +125,8 @@ def read_to(line_start: str, job: subprocess.Popen[str]) -> None:
         seen.append(line)
         if line.startswith(line_start):
             return
-    raise AssertionError("".join(seen)[-4000:])
+    told = "".join(seen)
+    raise AssertionError(f"{told[:4000]}\n...\n{told[-4000:]}")
 
 
 def rest(job: subprocess.Popen[str]) -> str:
@@ -205,7 +206,7 @@ def check_loo_baseline(run: Path) -> None:
 def test_a_job_that_is_refused_says_why(nodes: Cluster, toy: Toy, tmp_path: Path) -> None:
     job = submit(nodes, toy_flags(toy, tmp_path / "run", data__prompt_dataset="/only/elsewhere.jsonl"))
     told = rest(job)
-    assert job.returncode == 1 and "--data.prompt_dataset is '/only/elsewhere.jsonl'" in told, told
+    assert job.returncode == 1 and "--data.prompt_dataset" in told and "/only/elsewhere.jsonl" in told, told
 
 
 def test_a_stopped_job_leaves_nothing(nodes: Cluster, toy: Toy, tmp_path: Path) -> None:
@@ -213,8 +214,7 @@ def test_a_stopped_job_leaves_nothing(nodes: Cluster, toy: Toy, tmp_path: Path) 
     read_to("loading", job)
     stop = [RAY, "job", "stop", "--address", nodes.dashboard, tmp_path.name]
     subprocess.run(stop, check=True, capture_output=True, timeout=60)
-    told = rest(job)
-    assert job.returncode == 1, told[-2000:]
+    assert "was stopped" in rest(job)
     nothing_is_left(nodes)
 
 

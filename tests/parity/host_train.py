@@ -6,16 +6,14 @@ import sys
 
 import host_weight_sync
 
-from openrlhf_ada.config.schema import add_flags
-from openrlhf_ada.host.parser import parse_host_arguments
+from openrlhf_ada.cli.train_ppo_ray import parse
 from openrlhf_ada.platforms import without_gpu
 from openrlhf_ada.platforms.session import ray_session
-from openrlhf_ada.trainer.preflight import check_flags
 
 if __name__ == "__main__":
     without_gpu.SETUP_HOOK = f"{host_weight_sync.__name__}.activate"
     host_weight_sync.activate()
-    args = parse_host_arguments(sys.argv[1:], add_flags, check_flags, prog="host", description="")
+    args = parse(sys.argv[1:])
     with ray_session(args, verbose=False):
         from openrlhf.cli import train_ppo_ray
 
