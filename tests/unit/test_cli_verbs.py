@@ -36,7 +36,6 @@ def test_demo_data_writes_with_its_defaults(
         (["retrain"], "no command 'retrain'. Did you mean train?"),
         (["init", "file/mine"], "error: file/mine: Not a directory"),
         (["plan", "--engine", "missing"], "error: missing: No such file or directory"),
-        (["simulate", "--engine", "missing"], "error: missing: No such file or directory"),
         (["train", "--config", "missing"], "it cannot be read (No such file or directory)"),
         (["init", "file"], "error: file is a file; name a folder"),
     ],
