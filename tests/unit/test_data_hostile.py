@@ -298,7 +298,7 @@ FILES: dict[str, tuple[Make, Result]] = {
     "a space in the name": (text(ROW, "my data.jsonl"), GOOD),
     # -- broken compression -------------------------------------------------------------------------------------------
     "gzip cut off": (cut(text(gzip.compress(ROW.encode() * 99), "d.jsonl.gz"), 0.7), r"EOFError"),
-    "text named .gz": (text(ROW, "d.jsonl.gz"), r"[Nn]ot a gzipped file"),
+    "text named .gz": (text(ROW, "d.jsonl.gz"), "gzipped"),
     "xz cut off": (cut(text(lzma.compress(os.urandom(9999)), "d.jsonl.xz"), 0.5), r"d\.jsonl\.xz"),
     # -- CSV ----------------------------------------------------------------------------------------------------------
     "CSV": (text("input,label\n1+1=,2\n", "d.csv"), GOOD),
