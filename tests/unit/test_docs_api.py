@@ -96,6 +96,7 @@ def test_examples_run(path: Path, block: Block, tmp_path: Path, monkeypatch: pyt
     init.main([str(tmp_path)])
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{}")
+    (tmp_path / "model" / "model.safetensors").touch()
     monkeypatch.setattr(train_function, "_run", lambda command: (0, []))
     run = SimpleNamespace(evaluations=[{}], steps=[{}], summary={})
     monkeypatch.setattr(train_function, "read_run", lambda run_dir: run)

@@ -166,7 +166,6 @@ sys.exit(main.main())
 WITH_THEM = {
     "report": {"rich"},
     "init": set(),
-    "simulate": set(),
     "demo-data": set(),
 }
 """Commands that end within seconds, and what their packages import in turn."""
