@@ -23,18 +23,26 @@ def settings_of(args: SimpleNamespace, argv: Sequence[str]) -> Settings:
     matched = given.objective.removeprefix(MATCHED)
     if matched in OLD_NAMES:
         given = replace(given, objective=MATCHED + OLD_NAMES[matched])
+    # A method's threshold is for scores in [0, 1], unless the method says itself that they are raw.
+    raw_by_method = _is_raw(given) and not any(
+        is_given(f"ada.{name}", argv) for name in ("scores", "positive_quantile")
+    )
+    keeps = raw_by_method or is_given("ada.positive_threshold", argv)
     # Mode off decides nothing by scores.
     if given.mode != "off" and given.scores is None and scored_by_model(args):
         given = replace(given, scores="raw")
     threshold = given.positive_threshold
-    if given.scores == "raw" or (given.scores is None and given.positive_quantile is not None):
-        # A method's threshold is for scores in [0, 1]; raw scores have a threshold only if the user gives one.
-        threshold = threshold if is_given("ada.positive_threshold", argv) else None
+    if _is_raw(given):
+        threshold = threshold if keeps else None
     elif threshold is None:
         threshold = default_threshold(_score(args))
     given = replace(given, positive_threshold=threshold)
     n, advantage = args.rollout.n_samples_per_prompt, args.algo.advantage.estimator
     return resolve(given, n=n, advantage=advantage, batch=args.rollout.batch_size)
+
+
+def _is_raw(given: AdaConfig) -> bool:
+    return given.scores == "raw" or (given.scores is None and given.positive_quantile is not None)
 
 
 def threshold_notes(args: SimpleNamespace) -> list[str]:

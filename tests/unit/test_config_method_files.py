@@ -53,6 +53,17 @@ def write(tmp_path: Path) -> Write:
     return written
 
 
+@pytest.mark.parametrize("says", ["ada_scores: raw", "ada_positive_quantile: 0.5"])
+def test_a_method_of_raw_scores_has_its_own_threshold(method_argv: list[str], write: Write, says: str) -> None:
+    """The threshold of a method whose scores lie in [0, 1] says nothing of raw ones."""
+    path = write(f"{STRANGERS.rstrip()}\n  {says}\n")
+    assert parse([*method_argv, "--ada_method", path]).ada.positive_threshold == 0.7
+    name, value = says.split(": ")
+    with pytest.raises(ConfigError) as refused:
+        parse([*method_argv, "--ada_method", write(STRANGERS), f"--{name}", value])
+    assert refused.value.flag == "--ada_positive_threshold"
+
+
 def test_a_strangers_method_is_parsed_settled_and_sampled(
     method_argv: list[str], write: Write, caplog: pytest.LogCaptureFixture
 ) -> None:
