@@ -64,7 +64,8 @@ def show(plans: Sequence[Plan]) -> None:
         weights = "" if plan.weights is None else " ".join(f"{weight:.2g}" for weight in plan.weights)
         table.add_row(
             *(plan.method, *(str(getattr(plan, name)) for name in compared)),
-            *(f"{plan.prompts:,}", f"{plan.rollouts:,.0f}", f"{plan.trained:,.0f}", f"{plan.tokens / 1e6:.3g}M"),
+            *(f"{plan.prompts:,}", f"{plan.rollouts:,.0f}", f"{plan.trained:,.0f}"),
+            f"{plan.tokens / 1e6:.3g}M" if plan.tokens >= 1e5 else f"{plan.tokens:,.0f}",
             *(f"{plan.wasted:.0%}", f"{plan.signal:.0%}", weights),
             *(f"{seconds:.3g}" for seconds in (plan.sampling_s, plan.training_s, plan.seconds)),
         )
