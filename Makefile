@@ -42,7 +42,7 @@ test: $(READY) lint ## every test, with the real Ray, DeepSpeed and vLLM
 	@$(BIN)/pytest -q $(SIDE_BY_SIDE) tests/unit tests/contract
 	@$(BIN)/pytest -q --numprocesses=2 --dist=loadfile tests/e2e tests/gpu
 
-check: $(READY) ## lint, and the fast unit and contract tests: about 80 s on two cores
+check: $(READY) ## lint, and the fast unit and contract tests: about two minutes on two cores
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint quick-tests
 
 quick-tests: $(READY) ## the tests of `make check` alone
