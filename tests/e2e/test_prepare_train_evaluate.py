@@ -99,7 +99,7 @@ def test_prepared_data_has_measured_difficulties(outcome: Outcome) -> None:
     )
     assert len(set(copies)) == 1 and "label" not in copies[0]
     assert "another label" in first and "another label" in second
-    assert "integer" in label and "'input'" in question
+    assert "integer" in label and "'question'" in question
     # What an answer costs the model in nats is known, and answers that stop are not cut off.
     assert all(answer["surprise"] >= 0 for answer in answers)
     assert sum(answer["truncated"] for answer in answers) < len(answers) / 2
