@@ -154,14 +154,6 @@ def test_sample_uses_its_seed_and_counts_tokens() -> None:
     assert (answer.result.reward, answer.result.num_tokens) == (Number(1.0), 3)
 
 
-def test_sample_without_requested_log_probs_has_failed() -> None:
-    llm = Llm()
-    llm.logprobs = 1
-    answer = asyncio.run(answer_of(make_actor(turn, llm)))
-    assert (answer.result, answer.num_tokens) == (None, 3)
-    assert "vLLM gave 1 log-probabilities of 3 tokens" in answer.error
-
-
 def test_versions_are_those_of_first_and_last_token() -> None:
     async def two_turns(llm: Any) -> dict[str, Any]:
         await turn(llm)
