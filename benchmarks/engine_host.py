@@ -2,8 +2,8 @@
 
 vLLM samples in processes of its own. What they have sampled goes through one Python loop of the actor's process, token
 by token: at 25 us per token, 40,000 tokens a second are a whole core. 256 answers of 512 tokens of our README, with
-SmolLM2's tokenizer; with our settings (rollout/tracked_engine.py) and with those of OpenRLHF. Processor time (others use
-the machine too), medians of nine turns.
+SmolLM2's tokenizer; with our settings (rollout/tracked_engine.py) and with those of OpenRLHF. Processor time (others
+use the machine too), medians of nine turns.
 
     python benchmarks/engine_host.py [--quick]     last line: one JSON object; full results in benchmarks/results/
 """
