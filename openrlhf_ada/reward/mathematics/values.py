@@ -17,6 +17,9 @@ LARGEST_POWER = 10_000
 
 DIGITS = 30
 
+NOISE = 1e-20
+"""What is less may be a zero that has lost its digits."""
+
 
 def differ(a: Any, b: Any) -> bool:
     """Do these sympy expressions surely differ? False also where that is not known.
@@ -26,9 +29,10 @@ def differ(a: Any, b: Any) -> bool:
     if not (_is_elementary(a) and _is_elementary(b)):
         return False
     one, other = at_a_point(a), at_a_point(b)
-    if not (one.is_finite and other.is_finite and _is_exact(one) and _is_exact(other)):
+    if not (one.is_finite and other.is_finite):
         return False
-    return bool(abs(one - other) > FAR * max(abs(one), abs(other)))
+    size = max(abs(one), abs(other))
+    return bool(size > NOISE and abs(one - other) > FAR * size)
 
 
 def has_no_branches(node: Any) -> bool:
@@ -66,9 +70,3 @@ def _is_elementary(node: Any) -> bool:
         abs(one) > LARGEST_POWER for power in powers for one in power.atoms(sp.Number)
     )
 
-
-def _is_exact(value: Any) -> bool:
-    """A number that has not lost its digits."""
-    from sympy import Float
-
-    return value.is_number and all(part._prec > 1 for part in value.atoms(Float))
