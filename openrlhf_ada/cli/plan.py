@@ -36,7 +36,7 @@ from openrlhf_ada.config.objective_notes import LARGEST_CAP, weights_of
 from openrlhf_ada.config.presets import METHODS, Flags
 from openrlhf_ada.core.scheduling import SCHEDULERS, SchedulerName
 from openrlhf_ada.data.prepared import measured_rates
-from openrlhf_ada.reporting.display import on_each
+from openrlhf_ada.reporting.counting import Counting
 from openrlhf_ada.reporting.run_record import read_run
 from openrlhf_ada.simulation.step_seconds import ANSWER_TOKENS, PROMPT_TOKENS, STEP_MODELS, StepModel
 from openrlhf_ada.simulation.workload import SYNTHETIC, SyntheticRollouts
@@ -86,7 +86,12 @@ def main(argv: Sequence[str]) -> int:
     if args.calibrate:
         return _calibrate(args.source)
     planner = Planner(args)
-    plans = on_each(list(planner.cases()), "simulating", planner.planned)
+    cases, plans = list(planner.cases()), []
+    with Counting() as progress:
+        progress.count("simulating", "cases", len(cases))
+        for case in cases:
+            plans.append(planner.planned(case))
+            progress.advance()
     show(plans)
     if args.budget:
         print("\n".join([_OF_BUDGET.format(seconds=args.budget), *map(_flags, plans)]))
