@@ -64,7 +64,7 @@ def answer_of(rng: np.random.Generator, length: int | None, *, is_right: bool) -
     import torch
 
     from openrlhf_ada.core.scheduling import Request
-    from openrlhf_ada.rollout.messages import finished
+    from openrlhf_ada.rollout.messages import Answer, result_of
 
     count = length or int(min(max(rng.lognormal(6.2, 0.9), 8), 4096))
     values = [0.0] * PROMPT_TOKENS + (-rng.random(count)).astype(np.float32).tolist()
@@ -75,7 +75,7 @@ def answer_of(rng: np.random.Generator, length: int | None, *, is_right: bool) -
         "action_ranges": [(PROMPT_TOKENS, PROMPT_TOKENS + count)], "rollout_log_probs": values,
         "truncated": count >= 4096, "reward": score, "scores": score, "extra_logs": {},
     }  # fmt: skip
-    return finished(Request(0, 0), count, (3, 3), response, max_length=MAX_LENGTH, logprobs=True)
+    return Answer(Request(0, 0), count, (3, 3), "", result_of(response, max_length=MAX_LENGTH, logprobs=True))
 
 
 def start_engines(length: int | None, message: int) -> list[Any]:
@@ -97,21 +97,19 @@ def start_engines(length: int | None, message: int) -> list[Any]:
         async def submit(self, jobs: Any, setup: Any) -> None:
             for job in jobs:
                 answer = self._known[self._rng.random() < float(job.label)][int(self._rng.integers(64))]
-                self._ended.append(answer._replace(row=(*job.request, *answer.row[3:])))
+                self._ended.append(answer._replace(request=job.request))
             self._filled.set()
 
         async def stop(self, requests: Any) -> None:
             """All have been sampled to the end."""
 
         async def answers(self, stops: Any, jobs: Any, setup: Any) -> Any:
-            from openrlhf_ada.rollout.messages import pack
-
             await self.submit(jobs, setup)
             while not self._ended:
                 self._filled.clear()
                 await self._filled.wait()
             found, self._ended = self._ended[:message], self._ended[message:]
-            return pack(found)
+            return found
 
     engines = [ray.remote(num_cpus=0)(ReadyEngine).remote() for _ in range(ENGINES)]
     ray.get([engine.ready.remote() for engine in engines])

@@ -92,14 +92,20 @@ class RayFleet(EngineFleet):
         """The same, with a score and a reward in every response."""
         if self._score is None:
             return events
-        results = [event.result for event in events if isinstance(event, Answer) and event.result is not None]
+        results = {
+            place: event.result
+            for place, event in enumerate(events)
+            if isinstance(event, Answer) and event.result is not None
+        }
         if not results:
             return events
-        scores = self._score([result.response()["observation_tokens"] for result in results])
-        for result, score in zip(results, scores, strict=True):
+        scores = self._score([result.response()["observation_tokens"] for result in results.values()])
+        scored: list[Any] = list(events)
+        for (place, result), score in zip(results.items(), scores, strict=True):
             # Single precision, which the host makes of a number.
-            result.reward = result.score = Number(float(np.float32(score)))
-        return events
+            number = Number(float(np.float32(score)))
+            scored[place] = scored[place]._replace(result=result._replace(reward=number, score=number))
+        return scored
 
     def _read(self, answer: Answer) -> Finished[Result] | Aborted | Failed:
         request, result = answer.request, answer.result

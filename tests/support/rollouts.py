@@ -21,7 +21,8 @@ from openrlhf_ada.core.fleet import DispatchLimits, Failed, Finished
 from openrlhf_ada.core.policies import Policy
 from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.core.types import PromptKey
-from openrlhf_ada.rollout.messages import Result, finished, pack, read
+from openrlhf_ada.rollout import messages
+from openrlhf_ada.rollout.messages import Result
 from openrlhf_ada.rollout.prompts import PromptRequest
 from openrlhf_ada.rollout.records import RolloutBatch
 from openrlhf_ada.rollout.responses import ResponseReader
@@ -69,10 +70,7 @@ def response(prompt: str, reward: float | None, score: float | None = None, toke
 
 def result_of(response: dict[str, Any], *, max_length: int = GENERATE["max_len"], logprobs: bool = False) -> Result:
     """What the driver gets of an engine's response."""
-    told = finished(Request(0, 0), 0, (0, 0), response, max_length=max_length, logprobs=logprobs)
-    (answer,) = read(pickle.loads(pickle.dumps(pack([told]))))
-    assert answer.result is not None
-    return answer.result
+    return pickle.loads(pickle.dumps(messages.result_of(response, max_length=max_length, logprobs=logprobs)))
 
 
 def table(outcomes: Mapping[int, Sequence[float]]) -> Outcome:
