@@ -38,6 +38,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests" / "support"))
 
 from cases import sequential  # noqa: E402
+from rollouts import settings  # noqa: E402
 
 from openrlhf_ada.demo.toy import build_toy_model  # noqa: E402
 from openrlhf_ada.platforms import without_gpu  # noqa: E402
@@ -150,16 +151,12 @@ def make_generator(engines: list[Any], prompts: int, steps: int) -> Any:
             clip_range=(-10, 10),
         ),
         data=SimpleNamespace(max_len=MAX_LENGTH, input_key="input", label_key="label", disable_fast_tokenizer=False),
+        ada=settings(scheduler="stream"),
     )
     strategy = SimpleNamespace(args=args, is_rank_0=lambda: False)
     host = SamplesGenerator(strategy, Loader(prompts * steps, strategy), None, None, engines)
-    options = SamplingOptions(
-        plan=BatchPlan(prompts, GROUP, prompts * GROUP, steps, 1),
-        refill_limit=0,
-        num_texts=0,
-        restore_engine=lambda engine: [],
-        scheduler="stream",
-    )
+    plan = BatchPlan(prompts, GROUP, prompts * GROUP, steps, 1)
+    options = SamplingOptions(plan=plan, restore_engine=lambda engine: [])
     return AdaptiveSamplesGenerator(host, sequential(2, 2, n=GROUP, wave=WAVE, cap=CAP), options)
 
 

@@ -46,6 +46,14 @@ def make_args(*, batch: int = BATCH, model: str = "model", **train: Any) -> Simp
     )
 
 
+def settings(**changes: Any) -> SimpleNamespace:
+    """What the generator reads of `args.ada`."""
+    plain: dict[str, Any] = {"refills": True, "refill_limit": 0, "max_no_score": 0.0, "log_texts": 0}
+    plain |= {"scheduler": "rounds", "speculation": None, "timeout": 60.0, "logprob_steps": 0, "first_scores": 1}
+    plain |= {"reads_critic": False, "own_critic": False, "positive_above": 0.5}
+    return SimpleNamespace(**plain | changes)
+
+
 def make_loader(rows: int, args: SimpleNamespace, *, shuffle: bool = False) -> StatefulDataLoader:
     """The host's data set and loader, as PPOTrainer builds them (without a process group)."""
     strategy = SimpleNamespace(args=args, is_rank_0=lambda: False)
@@ -81,20 +89,19 @@ def table(outcomes: Mapping[int, Sequence[float]]) -> Outcome:
 class TableGenerator(AdaptiveSamplesGenerator):
     """Answers as the table says, sample k with k + 1 tokens.
 
-    `asked`: what it was asked for, (row, count). `consumed`: prompts that it reported to the host, in all.
+    `max_no_score`: a number of prompts. `asked`: what it was asked for, (row, count). `consumed`: prompts that it
+    reported to the host, in all.
     """
 
     def __init__(
         self, args: SimpleNamespace, loader: Any, policy: Policy, outcome: Outcome, plan: BatchPlan, **options: Any
     ) -> None:
+        # What a test gives of the flags; the rest is no flag.
+        given = {name: options.pop(name) for name in list(options) if name in vars(settings())}
+        given["max_no_score"] = given.get("max_no_score", 0) / args.rollout.batch_size
+        args = SimpleNamespace(**vars(args) | {"ada": settings(**given)})
         host = SamplesGenerator(SimpleNamespace(args=args), loader, None, None, [])
-        plain: dict[str, Any] = {
-            "refill_limit": 0,
-            "num_texts": 0,
-            "restore_engine": lambda engine: [],
-            "scheduler": "rounds",
-        }
-        super().__init__(host, policy, SamplingOptions(plan=plan, **plain | options))
+        super().__init__(host, policy, SamplingOptions(plan=plan, restore_engine=lambda engine: [], **options))
         self.outcome = outcome
         self.asked: list[tuple[int, int]] = []
         self.consumed = 0

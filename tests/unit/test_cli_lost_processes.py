@@ -62,9 +62,7 @@ def test_the_first_death_comes_first_with_all_that_is_known(monkeypatch: pytest.
 def test_of_a_process_on_another_node_rays_words_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (found,) = explained(monkeypatch, tmp_path, [dead("CriticModelActor", 7, 1, node="there")])
     told = found.description()
-    assert told.startswith(
-        "critic 1 (pid 7) died: on 10.0.0.2, The actor is dead because its worker process has died."
-    )
+    assert told.startswith("critic (pid 7) died: on 10.0.0.2, The actor is dead because its worker process has died.")
     assert "OOM" not in told and "Memory" not in told and told.endswith("(its log is on 10.0.0.2).")
 
 
