@@ -18,23 +18,16 @@ from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.reward.grade import NoScoreError, TimedGrade
 
 
-class Number(NamedTuple):
-    """A reward or a score as the host reads it. `is_double`: does it have double precision? Else single."""
-
-    value: float
-    is_double: bool = False
-
-
 class Result(NamedTuple):
     """What is known of a response without unpacking it.
 
-    `reward`, `score`: None where the engine has no reward function or got nothing from it. `num_tokens`: sampled ones
-    that would be trained, up to --data.max_len. `truncated`: the answer was cut off. `no_score`: why the response
-    cannot be used, though there is one.
+    `reward`, `score`: in single precision; None where the engine has no reward function or got nothing from it.
+    `num_tokens`: sampled ones that would be trained, up to --data.max_len. `truncated`: the answer was cut off.
+    `no_score`: why the response cannot be used, though there is one.
     """
 
-    reward: Number | None
-    score: Number | None
+    reward: float | None
+    score: float | None
     num_tokens: int
     truncated: bool
     no_score: str
@@ -113,16 +106,15 @@ def check_log_probs(response: dict[str, Any], *, asked: bool) -> None:
                 raise NoScoreError(f"a sampled token has the log-probability {value!r}")
 
 
-def _number(value: Any) -> Number | None:
-    """A reward as the host reads it, in single precision at least; raises NoScoreError where it is not one number."""
+def _number(value: Any) -> float | None:
+    """A reward in single precision, as the host reads a number; raises NoScoreError where it is not one number."""
     if value is None:
         return None
     # A tensor from a reward file, a number from an agent, or a list from a server.
     tensor = torch.as_tensor(value)
     if tensor.numel() != 1:
         raise NoScoreError(f"it came with {tensor.numel()} rewards or scores, expected one")
-    dtype = torch.promote_types(tensor.dtype, torch.float32)
-    return Number(float(tensor.flatten().to(dtype)[0]), dtype == torch.float64)
+    return float(tensor.flatten().to(torch.float32)[0])
 
 
 def _num_trained(ranges: Sequence[tuple[int, int]], num_tokens: int, max_length: int) -> int:

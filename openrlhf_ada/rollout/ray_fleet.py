@@ -13,7 +13,7 @@ from openrlhf_ada.core.types import PromptKey, Sample
 from openrlhf_ada.reward.grade import NoScoreError
 from openrlhf_ada.rollout.engine import Job, SamplingSetup
 from openrlhf_ada.rollout.engine_connections import EngineConnections
-from openrlhf_ada.rollout.messages import Answer, Number, Result
+from openrlhf_ada.rollout.messages import Answer, Result
 from openrlhf_ada.rollout.prompts import PromptRequest
 
 ScoreAnswers: TypeAlias = Callable[[Sequence[Sequence[int]]], Sequence[float]]
@@ -92,20 +92,16 @@ class RayFleet(EngineFleet):
         """The same, with a score and a reward in every response."""
         if self._score is None:
             return events
-        results = {
-            place: event.result
-            for place, event in enumerate(events)
-            if isinstance(event, Answer) and event.result is not None
-        }
+        results = [event.result for event in events if isinstance(event, Answer) and event.result is not None]
         if not results:
             return events
-        scores = self._score([result.response()["observation_tokens"] for result in results.values()])
-        scored: list[Any] = list(events)
-        for (place, result), score in zip(results.items(), scores, strict=True):
-            # Single precision, which the host makes of a number.
-            number = Number(float(np.float32(score)))
-            scored[place] = scored[place]._replace(result=result._replace(reward=number, score=number))
-        return scored
+        # Single precision, which the host makes of a number.
+        scores = np.float32(self._score([result.response()["observation_tokens"] for result in results])).tolist()
+        scored = iter([Result(score, score, *result[2:]) for score, result in zip(scores, results, strict=True)])
+        return [
+            Answer(*event[:4], next(scored)) if isinstance(event, Answer) and event.result is not None else event
+            for event in events
+        ]
 
     def _read(self, answer: Answer) -> Finished[Result] | Aborted | Failed:
         request, result = answer.request, answer.result

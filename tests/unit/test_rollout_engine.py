@@ -21,7 +21,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.rollout import engine as module
 from openrlhf_ada.rollout.engine import AdaRolloutActor, SamplingSetup, _end_with, keep_sockets_in
-from openrlhf_ada.rollout.messages import Answer, Number
+from openrlhf_ada.rollout.messages import Answer
 from openrlhf_ada.rollout.tracked_engine import Job, TrackedEngine
 
 Execute = Callable[[Any], Awaitable[Any]]
@@ -147,7 +147,7 @@ def test_sample_uses_its_seed_and_counts_tokens() -> None:
     found = answer.result.response()
     assert found["observation_tokens"].tolist() == [9, 1, 2, 3]
     assert found["extra_logs"] == {"seed": JOB.seed}
-    assert (answer.result.reward, answer.result.num_tokens) == (Number(1.0), 3)
+    assert (answer.result.reward, answer.result.num_tokens) == (1.0, 3)
 
 
 def test_versions_are_those_of_first_and_last_token() -> None:

@@ -18,7 +18,7 @@ from openrlhf_ada.core.score_threshold import ScoreThreshold
 from openrlhf_ada.host.generator import HostGenerator
 from openrlhf_ada.reward.grade import TimedGrade
 from openrlhf_ada.rollout import messages
-from openrlhf_ada.rollout.messages import Number, Result
+from openrlhf_ada.rollout.messages import Result
 from openrlhf_ada.rollout.responses import ResponseReader
 
 REQUEST = Request(7, 3, 1)
@@ -49,7 +49,7 @@ def test_numbers_come_without_unpacking(monkeypatch: pytest.MonkeyPatch) -> None
     grade = TimedGrade(1.0, "a cause", 0.5)
     found = result_of(grade=grade)
     monkeypatch.setattr(messages.pickle, "loads", lambda data: pytest.fail("unpacked"))
-    assert (found.reward, found.score, found.grade) == (Number(0.25), Number(1.0), grade)
+    assert (found.reward, found.score, found.grade) == (0.25, 1.0, grade)
     assert (found.num_tokens, found.truncated, found.no_score) == (5, True, "")
 
 
@@ -113,8 +113,7 @@ def by_the_host(given: dict[str, Any], args: Any) -> tuple[torch.Tensor, torch.T
     """(trained reward, reward in the log, score) by our generator of mode off, its penalties, and a clip."""
     host = object.__new__(HostGenerator)
     experience = host._process_response_into_experience(given, max_len=7)
-    dtype = torch.promote_types(experience.rewards.dtype, torch.float32)
-    experience.rewards = experience.rewards.flatten().to(dtype)
+    experience.rewards = experience.rewards.flatten().to(torch.float32)
     length_penalty.apply_length_penalties([experience], args)
     return experience.rewards.clamp(*args.reward.clip_range), experience.info["reward"], experience.scores.flatten()
 
@@ -137,7 +136,7 @@ def test_rewards_are_the_hosts_to_the_bit(
         rollout=SimpleNamespace(max_new_tokens=8),
     )
     changes = {"reward": reward, "scores": score, "truncated": truncated}
-    trained, logged, scored = by_the_host(response(**changes), args)
+    trained, logged, scored = (value.to(torch.float32) for value in by_the_host(response(**changes), args))
     result = result_of(max_length=7, **changes)
     reader = ResponseReader(args, 7, None, ScoreThreshold(0.5))
     sample, experience = reader.sample(REQUEST, result, (0, 0)), reader.experience(result)
