@@ -96,7 +96,8 @@ class RayFleet(EngineFleet):
         if not results:
             return events
         # Single precision, which the host makes of a number.
-        scores = np.float32(self._score([result.response()["observation_tokens"] for result in results])).tolist()
+        given = self._score([result.response()["observation_tokens"] for result in results])
+        scores: list[float] = np.asarray(given, dtype=np.float32).tolist()
         scored = iter([Result(score, score, *result[2:]) for score, result in zip(scores, results, strict=True)])
         return [
             Answer(*event[:4], next(scored)) if isinstance(event, Answer) and event.result is not None else event
