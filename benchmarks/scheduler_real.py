@@ -18,12 +18,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_ada.cli.train_ppo_ray import parse, quiet
-from openrlhf_ada.core.scheduling import SCHEDULERS, SchedulerName
-from openrlhf_ada.core.types import PromptPool
+from openrlhf_ada.core.scheduling import SCHEDULERS, Request, SchedulerName
+from openrlhf_ada.core.types import PromptPool, Sample
 from openrlhf_ada.demo.model import build_smollm2
 from openrlhf_ada.simulation.forecast import Cluster, forecast
 from openrlhf_ada.simulation.virtual_engines import EngineModel
-from openrlhf_ada.simulation.workload import RecordedRollout, RecordedRollouts, SyntheticRollouts
+from openrlhf_ada.simulation.workload import SyntheticRollouts
 
 CACHE = Path(__file__).parent.parent / ".cache"
 THINGS = (
@@ -167,10 +167,13 @@ def _results(
 def _predictions(
     engine: EngineModel, args: Any, adaptive: Any, uniform: Any, pools: dict[str, list[PromptPool]], seconds: Any
 ) -> dict[str, Any]:
-    recorded = {
-        pool.key: [RecordedRollout(s.score, s.reward, s.num_tokens) for s in pool.samples] for pool in pools["rounds"]
-    }
-    answer = RecordedRollouts(recorded, positive_above=0.5)
+    recorded = {pool.key: pool.samples for pool in pools["rounds"]}
+
+    def answer(request: Request) -> Sample:
+        """As recorded; beyond that, for rollouts that are only ever sent ahead, as one of the prompt's own."""
+        own = recorded[request.key]
+        return replace(own[request.index % len(own)], index=request.index)
+
     cluster = Cluster(1, engine, speculation=engine.speculation or 0)
     predicted: dict[str, float] = {}
     for name in seconds:
