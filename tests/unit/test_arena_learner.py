@@ -102,19 +102,19 @@ def test_step_follows_the_coefficients() -> None:
     assert change[0] > 0 > change[3]
 
 
-@pytest.mark.parametrize(("passes", "parts"), [(1, 4), (2, 2)])
-def test_every_part_of_every_pass_is_an_update(passes: int, parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("epochs", "updates"), [(1, 4), (2, 2)])
+def test_every_epoch_makes_so_many_updates(epochs: int, updates: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Answers of coefficient 0 count in the mean of their part. Nothing is updated here, so PPO's ratios stay 1 and a
     part's objective is the sum of its coefficients at every position."""
     world = make_world(TASKS[SMALL], 0)
     learner = Learner(world, model_of(SMALL).state_dict(), 1e-3, 0)
-    updates: list[tuple[float, float]] = []
-    monkeypatch.setattr(learner, "_update", lambda gain, size: updates.append((gain.item(), size)))
+    made: list[tuple[float, float]] = []
+    monkeypatch.setattr(learner, "_update", lambda gain, size: made.append((gain.item(), size)))
     answers = learner.sample(range(16))
-    learner.train(answers, list(range(16)), [1.0, 0.0] * 8, passes, parts)
-    assert len(updates) == passes * parts and {size for _, size in updates} == {16 / parts}
+    learner.train(answers, list(range(16)), [1.0, 0.0] * 8, epochs, updates)
+    assert len(made) == epochs * updates and {size for _, size in made} == {16 / updates}
     positions = answers.tokens.shape[1]
-    assert sum(gain for gain, _ in updates) == pytest.approx(passes * 8 * positions)
+    assert sum(gain for gain, _ in made) == pytest.approx(epochs * 8 * positions)
 
 
 @pytest.mark.slow
@@ -129,8 +129,8 @@ def test_every_method_keeps_its_books(name: str) -> None:
     assert len(curve.accuracy) == len(curve.spent) == 41
     last = curve.spent[-1]
     assert last["rollouts"] >= 600
-    assert last["trained_tokens"] <= last["tokens"] * METHODS[name].passes
-    assert last["trained"] <= last["rollouts"] * METHODS[name].passes and last["steps"] > 0
+    assert last["trained_tokens"] <= last["tokens"] * METHODS[name].epochs
+    assert last["trained"] <= last["rollouts"] * METHODS[name].epochs and last["steps"] > 0
     assert sum(rollouts for batch in last["batches"] for _, rollouts in batch) == last["rollouts"]
     assert last["batches"][0][0][0] == 32 * last["steps"]
 
