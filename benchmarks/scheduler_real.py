@@ -105,7 +105,7 @@ def _measure(args: SimpleNamespace, *, repeats: int, calibrates: bool) -> dict[s
     engine = None
     if calibrates:
         engine = Calibrator(generator, kwargs).measure(lambda size, _: _say(f"calibrating: batches of {size}"))
-    adaptive, options = generator.policy, generator.options
+    adaptive, plan, settings = generator.policy, generator.options.plan, generator.settings
     uniform = make_policy(
         resolve(
             replace(args.ada.given, exit="fixed", max_samples=4),
@@ -126,8 +126,8 @@ def _measure(args: SimpleNamespace, *, repeats: int, calibrates: bool) -> dict[s
         # In another order each time, as the machine's mood drifts.
         for name in sorted(cases, key=lambda name: (list(cases).index(name) + repeat) % len(cases)):
             scheduler, generator.policy = cases[name]
-            generator.options = replace(options, scheduler=scheduler)
-            generator.prompts = PromptSource(generator.prompts_dataloader, options.plan, seed=0, num_episodes=99)
+            generator.settings = replace(settings, scheduler=scheduler)
+            generator.prompts = PromptSource(generator.prompts_dataloader, plan, seed=0, num_episodes=99)
             start = time.monotonic()
             batch = generator.generate_samples(**kwargs)[0]
             seconds[name].append(time.monotonic() - start)
