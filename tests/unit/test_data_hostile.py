@@ -465,8 +465,8 @@ def train(
 
 def evaluated(path: Path) -> list[tuple[Any, Any]]:
     args = evaluate.build_parser().parse_args(["--model", "m", "--benchmark", str(path)])
-    (suite,) = evaluate._load(args, *scoring_of(args), Counting())
-    return [(problem.question, problem.label) for problem in suite.problems]
+    (suite,) = evaluate.load_suites(evaluate._benchmarks(args), args, *scoring_of(args), Counting())
+    return [(problem.question, problem.label) for problem in suite.problems.values()]
 
 
 def prepared(path: Path, reward: str = "http://server") -> list[tuple[Any, Any]]:
@@ -474,8 +474,8 @@ def prepared(path: Path, reward: str = "http://server") -> list[tuple[Any, Any]]
     arguments = [str(path), "--model", "m", "--out", str(out), "--reward", reward]
     args = prepare_data.build_parser().parse_args(arguments)
     out.mkdir(exist_ok=True)
-    sources = [prepare_data._source(spec, args) for spec in args.source]
-    problems, _, _ = prepare_data._clean(sources, *prepare_data._scoring(args, sources), args, Counting())
+    sources = [prepare_data.source_of(spec, args) for spec in args.source]
+    problems, _, _ = prepare_data.clean(sources, *prepare_data.scoring_for(sources, args), args, Counting())
     return [(problem.question, problem.label) for problem in problems]
 
 
