@@ -1,4 +1,4 @@
-"""Evaluate models on benchmarks, with vLLM or from a server: avg@n, pass@k, maj@k and lengths, with intervals. Can be
+"""Evaluate models on benchmarks, with vLLM or from a server: avg@n, maj@n, pass@k and lengths, with intervals. Can be
 resumed."""
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from openrlhf_ada.cli.server_flags import add_server_flags, base_url_of, check_s
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.data.benchmarks import BENCHMARKS, Benchmark, find_benchmark
 from openrlhf_ada.data.files import DataError
+from openrlhf_ada.data.labels import about_contradicting, contradicting
 from openrlhf_ada.data.problems import load_problems
 from openrlhf_ada.data.row_rewards import RowRewards
-from openrlhf_ada.data.verification import about_contradicting, contradicting
 from openrlhf_ada.eval.page import write_results
 from openrlhf_ada.eval.results import (
     ModelResults,
@@ -93,7 +93,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help=f"{', '.join(BENCHMARKS)}; NAME=FILE for a local copy; reasoning_gym:TASK; or a .jsonl or .parquet file",
     )
-    add("--k", metavar="K,...", help="values of k for pass@k and maj@k (default: 1, 2, 4, ... up to --n)")
+    add("--k", metavar="K,...", help="values of k for pass@k (default: 1, 2, 4, ... up to --n)")
     add(
         "--out",
         type=Path,

@@ -40,8 +40,8 @@ class PromptRoom:
 
 @dataclass(frozen=True, slots=True)
 class HandedOver:
-    """`spec`: for OpenRLHF, in place of the given one; `rows`: how many there are. `forgeable`: rows among them with
-    tests that a program could pass without being right."""
+    """`spec`: for OpenRLHF, in place of the given one if it is rewritten; `rows`: how many there are. `forgeable`:
+    rows among them with tests that a program could pass without being right."""
 
     spec: str
     rows: int
@@ -67,7 +67,7 @@ def hand_over(
             for.
 
     Raises:
-        DataError: nothing is left of a data set, or OpenRLHF cannot load what was written.
+        DataError: nothing is left of a data set, or it cannot be written.
     """
     labels = ReadLabels() if read is None else read(examples)
     left_out = _left_out(examples, sets.flag, labels, prompts)
@@ -83,12 +83,9 @@ def hand_over(
             f"data, or change the flags that this names"
         )
     plain = [[example.question for example in kept], [example.label for example in kept]]
-    if not left_out and sets.rewards is None and _is_read_alike(sets, sets.spec, plain):
+    if not left_out and sets.rewards is None and _is_read_alike(sets, plain):
         return HandedOver(sets.spec, len(kept), forgeable=forgeable)
-    columns = _columns(sets, kept)
-    spec = _write(sets, kept, columns, folder)
-    if not _is_read_alike(sets, spec, list(columns.values())):
-        raise DataError(f"{sets.flag}: OpenRLHF reads other rows from {spec} than were written: report this")
+    spec = _write(sets, kept, _columns(sets, kept), folder)
     return HandedOver(spec, len(kept), list(left_out.values()), forgeable, is_rewritten=True)
 
 
@@ -116,16 +113,15 @@ def _leave_out(example: Example, cause: str, kind: str) -> LeftOut:
 # -- is it the same for the host? ---------------------------------------------------------------------------------
 
 
-def _is_read_alike(sets: DataSets, spec: str, expected: Sequence[Sequence[Any]]) -> bool:
+def _is_read_alike(sets: DataSets, expected: Sequence[Sequence[Any]]) -> bool:
     """Does OpenRLHF load exactly these questions and labels, in this order?"""
-    keys = [key for key in (sets.columns.input_key, sets.columns.label_key) if key]
     count = len(expected[0])
     try:
         with library_errors(sets.flag, ""):
-            table = load_part(sets, spec)
-            if any(key not in table.column_names for key in keys) or len(table) < count:
+            table = load_part(sets, sets.spec)
+            if any(key not in table.column_names for key in sets.columns.keys) or len(table) < count:
                 return False
-            values = [table[key][:count] for key in keys]
+            values = [table[key][:count] for key in sets.columns.keys]
     except DataError:
         return False
     return all(

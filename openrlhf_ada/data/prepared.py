@@ -166,8 +166,8 @@ configs: [{{config_name: default, data_files: {TRAIN_FILE}}}]
 ---
 # {len(kept)} problems with measured pass rates
 
-Made by `openrlhf-ada prepare-data`. Each problem has the number of answers that were sampled (`{DRAWS}`), how many were
-right (`{POSITIVES}`), and the pass rate with Wilson's 95 % interval. Pass rates are of the model below, at its
+Made by `openrlhf-ada prepare-data`. Each problem has the number of answers that were sampled (`{DRAWS}`), how many
+were right (`{POSITIVES}`), and the pass rate with Wilson's 95 % interval. Pass rates are of the model below, at its
 temperature and length; another model's are others.
 
 | | |

@@ -12,6 +12,7 @@ import pytest
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.data.benchmarks import BENCHMARKS, DATASETS, find_benchmark
 from openrlhf_ada.data.files import DataError
+from openrlhf_ada.data.labels import LabelChecks
 from openrlhf_ada.data.left_out import LeftOut
 from openrlhf_ada.data.prepared import (
     Difficulty,
@@ -23,7 +24,6 @@ from openrlhf_ada.data.prepared import (
     write_parquet,
 )
 from openrlhf_ada.data.problems import Problem, Source, deduplicated, load_problems, problem_id
-from openrlhf_ada.data.verification import LabelChecks
 from openrlhf_ada.reward.pool import GradingLimits
 
 DAPO_ROW = {
