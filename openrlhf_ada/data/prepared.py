@@ -201,7 +201,8 @@ def _spread(everything: Sequence[Difficulty], kept: Sequence[Difficulty]) -> lis
     bands = [(-1.0, 0.0, "0 (never right)")]
     bands += [(low, min(high, 1 - 1e-9), f"{low:g} to {high:g}") for low, high in pairwise(EDGES)]
     bands.append((1 - 1e-9, 1.0, "1 (always right)"))
-    counts = [
-        [sum(low < d.pass_rate <= high for d in group) for group in (everything, kept)] for low, high, _ in bands
-    ]
-    return [(name, *pair) for (_, _, name), pair in zip(bands, counts, strict=True)]
+
+    def count(group: Sequence[Difficulty], low: float, high: float) -> int:
+        return sum(low < d.pass_rate <= high for d in group)
+
+    return [(name, count(everything, low, high), count(kept, low, high)) for low, high, name in bands]
