@@ -10,10 +10,9 @@ from typing import Any
 from openrlhf_ada.data.files import DataError
 from openrlhf_ada.data.hub import library_rows
 from openrlhf_ada.data.prepared import DRAWS, POSITIVES
-from openrlhf_ada.data.questions import Columns, question_and_label
+from openrlhf_ada.data.questions import Columns, UnfitError, question_and_label
 from openrlhf_ada.data.row_rewards import RowRewards
 from openrlhf_ada.data.rows import local_rows
-from openrlhf_ada.data.values import UnfitError
 from openrlhf_ada.host.rows import load_blended
 from openrlhf_ada.reward.mixed import label_of
 

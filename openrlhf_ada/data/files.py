@@ -11,7 +11,6 @@ import stat
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from openrlhf_ada.config.visible import as_told
@@ -19,14 +18,12 @@ from openrlhf_ada.config.visible import as_told
 FORMATS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet", ".arrow": "arrow"}
 """By the ending of a name, in small or capital letters. `.jsonl` and `.json` are read alike."""
 
-_OPEN: dict[str, Callable[[str], Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+_OPEN: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 """Compressions of text files, by a second ending."""
 
 SCRIPT = ".py"
 
 ENDINGS = ".jsonl, .json, .csv (also .gz, .bz2 or .xz of these), .parquet, .arrow"
-
-_BROKEN = (EOFError, zlib.error, lzma.LZMAError)
 
 _FORMAT_REMEDIES = (
     (b"PAR1", "it is a Parquet file: name it .parquet"),
@@ -56,62 +53,36 @@ class DataError(ValueError):
         super().__init__(as_told(message))
 
 
-@dataclass(frozen=True, slots=True)
-class FileKind:
-    """`format`: a value of FORMATS. `compression`: a key of _OPEN, or ""."""
-
-    format: str
-    compression: str = ""
-
-
-def kind_of(path: str) -> FileKind | None:
-    """What the name of a data file says; None if it is no name of one."""
+def format_of(path: str) -> str | None:
+    """A value of FORMATS, by the name of a data file; None if it is no name of one."""
     base, ending = os.path.splitext(path.lower())
     if ending in _OPEN:
         inner = FORMATS.get(os.path.splitext(base)[1])
-        return FileKind(inner, ending) if inner in ("json", "csv") else None
-    return FileKind(FORMATS[ending]) if ending in FORMATS else None
-
-
-def check_is_file(path: str, flag: str) -> None:
-    """Raises DataError for what cannot be read again and again: pipes, devices, links that lead nowhere."""
-    with reading(path, flag):
-        mode = os.stat(path).st_mode
-    if not stat.S_ISREG(mode):
-        raise DataError(
-            f"{flag}: {path} is a pipe or a device, expected a file, which can be read more than once: save the data "
-            f"to a file"
-        )
+        return inner if inner in ("json", "csv") else None
+    return FORMATS.get(ending)
 
 
 @contextmanager
 def reading(path: str, flag: str) -> Iterator[None]:
-    """Raises DataError for what the system or a decompressor says."""
+    """Raises DataError for what cannot be read again and again, and for what the system or a decompressor says."""
     try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise DataError(
+                f"{flag}: {path} is a pipe or a device, which can be read once only: save the data to a file"
+            )
         yield
-    except FileNotFoundError as error:
-        missing = f"does not exist (looked for {os.path.abspath(path)})"
-        rule = "is a link to nothing" if os.path.islink(path) else missing
-        raise DataError(f"{flag}: {path} {rule}: give the path of a file with data ({ENDINGS})") from error
-    except gzip.BadGzipFile as error:
-        raise DataError(f"{flag}: {path} is not what its ending says ({error}): rename or repair it") from error
-    except OSError as error:
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        cause = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
         raise DataError(
-            f"{flag}: {path} cannot be read ({error.strerror or error}): check the path and the file's permissions"
-        ) from error
-    except _BROKEN as error:
-        raise DataError(
-            f"{flag}: {path} is broken or cut off ({type(error).__name__}: {error}): copy or pack it again"
+            f"{flag}: {path} cannot be read ({cause}): check its permissions or its link, or copy it again"
         ) from error
 
 
 @contextmanager
 def opened(path: str, flag: str) -> Iterator[BinaryIO]:
     """The bytes of a text file, unpacked. Raises DataError, also for what goes wrong while it is read."""
-    check_is_file(path, flag)
-    kind = kind_of(path)
-    opener = _OPEN.get(kind.compression if kind else "", lambda name: open(name, "rb"))  # noqa: SIM115
-    with reading(path, flag), opener(path) as stream:
+    opener = _OPEN.get(os.path.splitext(path.lower())[1], open)
+    with reading(path, flag), opener(path, "rb") as stream:
         yield stream
 
 
@@ -178,11 +149,11 @@ def _check_format(path: str, flag: str) -> None:
         if is_empty:
             raise DataError(f"{flag}: {path} is an empty folder, expected a saved data set: give a folder with data")
         _check_one_format(path, flag)
-        if kind_of(path) is not None:
+        if format_of(path) is not None:
             raise DataError(
                 f"{flag}: {path} is a folder, but its name ends like a file and would be read as one: rename it"
             )
-    elif kind_of(path) is None and not path.endswith(SCRIPT):
+    elif format_of(path) is None and not path.endswith(SCRIPT):
         raise DataError(
             f"{flag}: {path} has an ending that is not known, expected one of {ENDINGS}: convert or rename the file"
         )
@@ -191,7 +162,7 @@ def _check_format(path: str, flag: str) -> None:
 def _check_one_format(folder: str, flag: str) -> None:
     """`datasets` would read the files of one format, and leave the others out without a word."""
     names = [name for name in os.listdir(folder) if not name.startswith((".", "_", "dataset_", "state."))]
-    formats = sorted({kind.format for name in names if (kind := kind_of(name)) is not None})
+    formats = sorted({found for name in names if (found := format_of(name))})
     if len(formats) > 1:
         raise DataError(
             f"{flag}: {folder} holds data files of several formats ({', '.join(formats)}), and only those of one "
@@ -200,5 +171,5 @@ def _check_one_format(folder: str, flag: str) -> None:
 
 
 def _looks_local(path: str) -> bool:
-    is_file = kind_of(path) is not None or path.endswith(SCRIPT)
+    is_file = format_of(path) is not None or path.endswith(SCRIPT)
     return path.startswith(("/", "./", "../", "~")) or is_file or path.count("/") > 1

@@ -15,11 +15,10 @@ from typing import Any
 from openrlhf_ada.data.files import DataError, Row
 from openrlhf_ada.data.hub import library_rows
 from openrlhf_ada.data.left_out import LeftOut
-from openrlhf_ada.data.questions import Columns, has_image, question_and_label
+from openrlhf_ada.data.questions import MISSING, Columns, UnfitError, has_image, question_and_label, value_at
 from openrlhf_ada.data.row_rewards import RowRewards, UnknownRewardError
 from openrlhf_ada.data.rows import local_rows
 from openrlhf_ada.data.tasks import PREFIX, task_entries
-from openrlhf_ada.data.values import MISSING, UnfitError, value_at
 from openrlhf_ada.eval.answers import as_text
 from openrlhf_ada.host.rows import load_blended
 

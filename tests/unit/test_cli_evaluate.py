@@ -177,7 +177,7 @@ CALL = [{"role": "user", "content": "Q"}, {"role": "tool", "content": "5", "tool
     [
         (CALL, False, "'tool_calls' of message 2, of the tool"),
         (CALL, True, None),
-        ([{"role": "system", "content": "S"}, CALL[0]], False, "the text of message 1, of the system"),
+        ([{"role": "system", "content": "S"}, CALL[0]], False, "'content' of message 1, of the system"),
         ([{"role": "user", "content": "Q", "name": "me", "weight": 1}], False, None),
     ],
 )
