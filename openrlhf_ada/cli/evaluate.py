@@ -8,8 +8,8 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +57,10 @@ SIGNAL_GROUP = 4
 def main(argv: Sequence[str]) -> int:
     """Entry point; returns the exit status (2: bad input)."""
     args = build_parser().parse_args(argv)
-    return sampling_command(PROG, args.out, lambda progress: _evaluate(args, progress), _show)
+    return sampling_command(PROG, args.out, lambda progress: _evaluate(args, progress))
 
 
-def _evaluate(args: argparse.Namespace, progress: Counting) -> Report:
+def _evaluate(args: argparse.Namespace, progress: Counting) -> Callable[[], None]:
     ks = check_flags(args)
     reward, rewards = scoring_of(args)
     benchmarks = _benchmarks(args)
@@ -194,20 +194,10 @@ def slug(text: str) -> str:
     return plain if plain == text else f"{plain[-80:]}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What is shown at the end."""
-
-    tables: list[list[list[str]]]
-    lines: list[str]
-    files: list[Path]
-    title: str
-
-
 def _report(
     results: Sequence[ModelResults], args: argparse.Namespace, sampling: Sampling, ks: Sequence[int]
-) -> Report:
-    """Also writes results.json and results.html."""
+) -> Callable[[], None]:
+    """Write results.json and results.html. Returns what shows them."""
     lines = [f"an answer is right if its score is above {args.right_above:g} (--right_above)"]
     lines += difference_lines(results)
     missing = sum(sum(result.no_score.values()) for result in results)
@@ -224,24 +214,22 @@ def _report(
     tables = [accuracy_rows(results, sampling.n, max(ks)), detail_rows(results, min(SIGNAL_GROUP, sampling.n))]
     title = f"answers at temperature {sampling.temperature:g}, per cent, with 95 % intervals"
     page = write_results(results, title, tables, lines, args.out / "results.html")
-    return Report(tables, lines, [page, file], title)
+    return lambda: _show(title, tables, [*lines, str(page), str(file)])
 
 
-def _show(report: Report) -> None:
+def _show(title: str, tables: Sequence[list[list[str]]], lines: Sequence[str]) -> None:
     from rich.console import Console
     from rich.table import Table
 
     console = Console()
     # In a file, lines are not wrapped to the width of a terminal.
     console.width = console.width if console.is_terminal else 200
-    for number, (header, *rows) in enumerate(report.tables):
-        table = Table(box=None, title=None if number else report.title, title_justify="left")
+    for number, (header, *rows) in enumerate(tables):
+        table = Table(box=None, title=None if number else title, title_justify="left")
         for column, name in enumerate(header):
             table.add_column(name, justify="left" if column < 2 else "right", overflow="fold")
         for row in rows:
             table.add_row(*row)
         console.print(table)
-    for line in report.lines:
-        console.print(line, highlight=False, markup=False)
-    for path in report.files:
-        print(path)
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,22 +52,10 @@ DROPPED_FILE = "dropped.jsonl"
 def main(argv: Sequence[str]) -> int:
     """Entry point; returns the exit status (2: bad input)."""
     args = build_parser().parse_args(argv)
-    return sampling_command(
-        PROG, args.out, lambda progress: _prepare(args, progress), lambda result: _write(args, result)
-    )
+    return sampling_command(PROG, args.out, lambda progress: _prepare(args, progress))
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """`kept`: of `everything`, what is in the band."""
-
-    everything: list[Difficulty]
-    kept: list[Difficulty]
-    facts: dict[str, str]
-    reward: str
-
-
-def _prepare(args: argparse.Namespace, progress: Counting) -> Prepared:
+def _prepare(args: argparse.Namespace, progress: Counting) -> Callable[[], None]:
     """Raises ConfigError or DataError."""
     sampling, band = sampling_of(args), parse_band(args.band)
     sources = [source_of(spec, args) for spec in args.source]
@@ -105,7 +93,7 @@ def _prepare(args: argparse.Namespace, progress: Counting) -> Prepared:
         "problems without any score": f"{len(by_id) - len(everything):,}",
         "kept": f"{len(kept):,} with a pass rate from {band[0]:g} to {band[1]:g} (--band {args.band})",
     }
-    return Prepared(everything, kept, facts, args.reward or reward)
+    return lambda: _write(args, everything, kept, facts, args.reward or reward)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -210,17 +198,18 @@ def _left_out(problem: Problem, cause: str) -> LeftOut:
     return LeftOut(problem.source, problem.place, cause, row)
 
 
-def _write(args: argparse.Namespace, result: Prepared) -> None:
-    everything, kept = result.everything, result.kept
+def _write(
+    args: argparse.Namespace, everything: list[Difficulty], kept: list[Difficulty], facts: dict[str, str], reward: str
+) -> None:
     problems = [d.problem for d in everything]
     labels = prepared.uniform_labels(problems)
     chat = Prompts(args.model, args).chat
     inputs = _inputs(problems, args, chat=chat)
     prepared.write_parquet(prepared.rows_of(everything, inputs, labels), args.out / prepared.ALL_FILE)
     train = prepared.write_parquet(prepared.rows_of(kept, inputs, labels), args.out / prepared.TRAIN_FILE)
-    flags = training_flags(train, result.reward, args.right_above, chat=chat)
-    card = prepared.write_card(args.out, kept=kept, everything=everything, facts=result.facts, flags=flags)
-    for name, value in result.facts.items():
+    flags = training_flags(train, reward, args.right_above, chat=chat)
+    card = prepared.write_card(args.out, kept=kept, everything=everything, facts=facts, flags=flags)
+    for name, value in facts.items():
         print(f"  {name:36} {value}")
     print(f"{card}\n{train}\n\nTrain on it:\n\n{flags}")
 

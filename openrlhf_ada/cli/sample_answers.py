@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from openrlhf_ada.cli.sampling_flags import Prompts, Sampling, as_text, grading_of, open_sampler
 from openrlhf_ada.cli.server_flags import base_url_of, server_of
@@ -31,21 +31,19 @@ from openrlhf_ada.reward.trial import Trials, rows_for
 
 WEIGHTS = ("*.safetensors", "*.bin", "config.json")
 
-T = TypeVar("T")
 
-
-def sampling_command(prog: str, out: Path, work: Callable[[Counting], T], show: Callable[[T], None]) -> int:
-    """Do the work and show what it gives; returns the exit status (2: bad input)."""
+def sampling_command(prog: str, out: Path, work: Callable[[Counting], Callable[[], None]]) -> int:
+    """Do the work, then what it returns, which shows its results; returns the exit status (2: bad input)."""
     try:
         with Counting() as progress:
-            result = work(progress)
+            show = work(progress)
     except (*USER_ERRORS, ValueError) as error:
         print(f"{prog}: error: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT
     except (KeyboardInterrupt, TerminatedError) as error:
         print(f"{prog}: interrupted; the same command with --out {out} goes on", file=sys.stderr)
         return status_of(error)
-    show(result)
+    show()
     return 0
 
 
@@ -172,10 +170,9 @@ def _ask_server(
 ) -> None:
     progress.phase(f"{model}: {len(wanted):,} answers to sample from {base_url_of(args.base_url)}")
     with quiet(args.verbose):
-        from openrlhf_ada.eval.served_answers import Grader, check_server, sample_from_server
+        from openrlhf_ada.eval.served_answers import Grader, sample_from_server
 
         server = server_of(model, args, sampling, progress.note)
-        check_server(server)
         with Grader(reward, grading_of(args), args.timeout) as grader:
             progress.count(model, "answers", len(wanted))
             sample_from_server(

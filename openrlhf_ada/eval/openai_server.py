@@ -89,14 +89,14 @@ class OpenAIServer:
 
         url = self._endpoint.base_url
         try:
-            await self._get_models()
+            await self._client.with_options(max_retries=0, timeout=CHECK_S).get("/models", cast_to=str)
         except openai.APITimeoutError:
             raise ServerError(f"{url} does not answer within {CHECK_S:g} s. Is it a model's server?") from None
         except openai.APIConnectionError as error:
             raise ServerError(f"nothing answers at {url}. Start the server, or check the address") from error
         except openai.APIStatusError as error:
             if error.status_code in (401, 403):
-                raise ServerError(self._refused_key(error)) from error
+                raise ServerError(self._refusal(error)) from error
 
     async def reply(self, prompt: Any, seed: int) -> Reply:
         """The response to one prompt (text, or messages for a chat).
@@ -122,7 +122,7 @@ class OpenAIServer:
                     raise NoReplyError(f"the server replied {status}: {said}") from error
             elif status in (400, 422) and self._adapts(request, said):
                 return await self.reply(prompt, seed)
-            raise ServerError(await self._refusal(error)) from error
+            raise ServerError(self._refusal(error)) from error
 
     def _request(self, prompt: Any, seed: int) -> dict[str, Any]:
         content = {"messages": prompt} if self._endpoint.chat else {"prompt": prompt}
@@ -155,42 +155,21 @@ class OpenAIServer:
         except (ValueError, LookupError, TypeError, AttributeError):
             raise NoReplyError(f"the reply holds no response: {self._shown(body)}") from None
 
-    async def _get_models(self) -> str:
-        return await self._client.with_options(max_retries=0, timeout=CHECK_S).get("/models", cast_to=str)
-
-    async def _refusal(self, error: Any) -> str:
-        endpoint, status = self._endpoint, error.status_code
+    def _refusal(self, error: Any) -> str:
+        endpoint, status, said = self._endpoint, error.status_code, self._said(error)
         if status in (401, 403):
-            return self._refused_key(error)
-        if status == 404:
-            names = await self._models()
-            if names and endpoint.model not in names:
-                return f"{endpoint.base_url} has no model {endpoint.model!r} (404): it has {', '.join(names[:20])}"
-            hint = "" if urlsplit(endpoint.base_url).path.strip("/") else f". Try --base_url {endpoint.base_url}/v1"
-            return f"{endpoint.base_url} has no {self._path}, or no model {endpoint.model!r} (404){hint}"
-        return f"{endpoint.base_url} refuses the request ({status}: {self._said(error)})"
-
-    async def _models(self) -> list[str]:
-        """The server's names of models; none where it does not tell them."""
-        import openai
-
-        try:
-            return [str(model["id"]) for model in json.loads(await self._get_models())["data"]]
-        except (openai.APIError, ValueError, LookupError, TypeError):
-            return []
-
-    def _refused_key(self, error: Any) -> str:
-        name, url = self._endpoint.key_name, self._endpoint.base_url
-        sent = f"refuses the key of {name}" if self._endpoint.key else f"wants a key, and {name} is not set"
-        refusal = f"{url} {sent} ({error.status_code}: {self._said(error)})"
-        return f"{refusal}. Set {name}, or name another variable with --api_key_env"
+            key = f"refuses the key of {endpoint.key_name}" if endpoint.key else f"wants a key ({endpoint.key_name})"
+            remedy = f". Set {endpoint.key_name}, or name another variable with --api_key_env"
+            return f"{endpoint.base_url} {key} ({status}: {said}){remedy}"
+        has_path = bool(urlsplit(endpoint.base_url).path.strip("/"))
+        hint = "" if status != 404 or has_path else f". Try --base_url {endpoint.base_url}/v1"
+        return f"{endpoint.base_url}{self._path} refuses the request for {endpoint.model!r} ({status}: {said}){hint}"
 
     def _said(self, error: Any) -> str:
         """What the server says is wrong."""
-        body = error.body or error.response.headers.get("Location", "")
-        return self._shown(
-            str((body.get("message") or body.get("detail") or body) if isinstance(body, dict) else body)
-        )
+        said = error.body or error.response.headers.get("Location", "")
+        said = said.get("message") or said.get("detail") or said if isinstance(said, dict) else said
+        return self._shown(str(said))
 
     def _shown(self, text: str) -> str:
         return self._without_key(" ".join(text.split())[:300], least=4) or "nothing more"

@@ -96,7 +96,7 @@ def test_chat_messages_go_to_chat_models(problems: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("reply", "said"),
     [
-        (Reply(404, {"error": {"message": "none"}}), "has no model 'mine' (404): it has toy"),
+        (Reply(404, {"error": {"message": "none"}}), "'mine' (404: none"),
         (Reply(401, {"error": {"message": f"Incorrect API key provided: {KEY}"}}), "refuses the key of MY_KEY (401"),
     ],
 )
