@@ -37,7 +37,6 @@ from openrlhf_ada.data.files import DataError
 from openrlhf_ada.data.labels import about_contradicting, contradicting
 from openrlhf_ada.data.problems import load_problems
 from openrlhf_ada.data.row_rewards import RowRewards
-from openrlhf_ada.eval.page import write_results
 from openrlhf_ada.eval.results import (
     ModelResults,
     accuracy_rows,
@@ -45,6 +44,7 @@ from openrlhf_ada.eval.results import (
     detail_rows,
     difference_lines,
     ks_up_to,
+    write_results,
 )
 from openrlhf_ada.reporting.counting import Counting
 from openrlhf_ada.reward.pool import limits_of

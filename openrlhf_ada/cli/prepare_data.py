@@ -36,9 +36,8 @@ from openrlhf_ada.data.files import DataError
 from openrlhf_ada.data.labels import LabelChecks, about_contradicting
 from openrlhf_ada.data.left_out import LeftOut, write_left_out
 from openrlhf_ada.data.prepared import BANDS, Difficulty, parse_band
-from openrlhf_ada.data.problems import Problem, Source, deduplicated, load_problems
+from openrlhf_ada.data.problems import TASK, Problem, Source, deduplicated, load_problems
 from openrlhf_ada.data.row_rewards import RowRewards
-from openrlhf_ada.data.tasks import PREFIX as TASK
 from openrlhf_ada.eval.answers import as_text
 from openrlhf_ada.reporting.counting import Counting
 from openrlhf_ada.reward.pool import limits_of

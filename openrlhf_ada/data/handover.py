@@ -7,7 +7,6 @@ read columns whose values have several types.
 
 from __future__ import annotations
 
-import filecmp
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from openrlhf_ada.data.files import DataError
 from openrlhf_ada.data.hub import library_errors
 from openrlhf_ada.data.labels import ReadLabels
 from openrlhf_ada.data.left_out import LeftOut
+from openrlhf_ada.data.prepared import write_parquet
 from openrlhf_ada.data.rows import top_of
 
 Reader = Callable[[Sequence[Example]], ReadLabels]
@@ -158,24 +158,14 @@ def _write(sets: DataSets, examples: Sequence[Example], columns: dict[str, list[
             f"{sets.flag}: rows are left out, and {folder} cannot hold the others, since OpenRLHF reads , and @ in a "
             f"path as separators: name another folder (--ada_run_dir)"
         )
-    import datasets
-
     folder.mkdir(parents=True, exist_ok=True)
     paths: list[str] = []
     name = "evaluation" if sets.flag.startswith("--eval") else "prompts"
     with library_errors(f"{sets.flag}: {sets.spec}", "Give all rows the same form."):
         for part in sorted({example.part for example in examples}):
-            rows = [position for position, example in enumerate(examples) if example.part == part]
-            path = folder.absolute() / f"{name}-{part}.parquet"
-            table = {key: [values[position] for position in rows] for key, values in columns.items()}
-            draft = path.with_suffix(".tmp")
-            datasets.Dataset.from_dict(table).to_parquet(str(draft))
-            # `datasets` caches files by their time: a resumed run finds its own again.
-            if path.exists() and filecmp.cmp(draft, path, shallow=False):
-                draft.unlink()
-            else:
-                draft.replace(path)
-            paths.append(str(path))
+            positions = [position for position, example in enumerate(examples) if example.part == part]
+            rows = [{key: values[position] for key, values in columns.items()} for position in positions]
+            paths.append(str(write_parquet(rows, folder.absolute() / f"{name}-{part}.parquet")))
     return ",".join(paths)
 
 

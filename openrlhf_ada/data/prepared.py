@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import glob
 import json
 from collections import Counter
@@ -108,12 +109,16 @@ def _text(label: Any) -> str:
     return label if isinstance(label, str) else json.dumps(label, ensure_ascii=False, default=str)
 
 
-def write_parquet(rows: Sequence[Mapping[str, Any]], path: Path) -> Path:
+def write_parquet(rows: list[dict[str, Any]], path: Path) -> Path:
+    """Write the rows, unless the file has them: `datasets` caches files by their time."""
     import datasets
 
-    draft = path.with_name(f".{path.name}.tmp")
-    datasets.Dataset.from_list([dict(row) for row in rows]).to_parquet(str(draft))
-    draft.replace(path)
+    draft = path.with_suffix(".tmp")
+    datasets.Dataset.from_list(rows).to_parquet(str(draft))
+    if path.exists() and filecmp.cmp(draft, path, shallow=False):
+        draft.unlink()
+    else:
+        draft.replace(path)
     return path
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from openrlhf_ada.eval.measures import Answered
-from openrlhf_ada.eval.page import write_results
 from openrlhf_ada.eval.results import (
     ModelResults,
     accuracy_rows,
     detail_rows,
     difference_lines,
     differences,
+    write_results,
 )
 
 NAN = float("nan")
