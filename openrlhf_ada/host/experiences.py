@@ -1,4 +1,7 @@
-"""OpenRLHF's experience of one sample, made of arrays."""
+"""OpenRLHF's experience of one sample, made of arrays.
+
+Contract: test_openrlhf_objects.test_experiences_are_what_openrlhf_makes_of_responses
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,6 @@ def experience_of(
         max_length: where sequences end.
         rewards, scores: shape (1,).
         info: figures that are added to OpenRLHF's own, and win where both have one.
-
-    Contract: test_openrlhf_objects.test_experiences_are_what_openrlhf_makes_of_responses
     """
     tokens = response["observation_tokens"]
     is_action = np.zeros(len(tokens), dtype=np.int64)

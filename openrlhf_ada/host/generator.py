@@ -1,4 +1,8 @@
-"""OpenRLHF's generator of samples, with public names for what it keeps to itself."""
+"""OpenRLHF's generator of samples, with public names for what it keeps to itself.
+
+Contract: test_openrlhf_facts.test_fact
+Contract: test_openrlhf_objects.test_every_override_overrides_something
+"""
 
 from __future__ import annotations
 
@@ -17,36 +21,26 @@ class HostGenerator(SamplesGenerator):
     """Takes the place of a generator that OpenRLHF has made, with another tokenizer."""
 
     def __init__(self, host: SamplesGenerator, tokenizer: Any) -> None:
-        """OpenRLHF creates the list of samples ahead in its first call; here it is there before.
-
-        Contract: test_openrlhf_facts.test_fact
-        """
+        """OpenRLHF creates the list of samples ahead in its first call; here it is there before."""
         super().__init__(host.strategy, host.prompts_dataloader, host.eval_dataloader, tokenizer, host.vllm_engines)
         self._sample_buffer: list[Experience] = []
 
     @property
     def samples_ahead(self) -> list[Experience]:
-        """Samples that wait for a later step.
-
-        Contract: test_openrlhf_facts.test_fact
-        """
+        """Samples that wait for a later step."""
         return self._sample_buffer
 
     def restart_evaluation(self) -> None:
         """Let the next evaluation begin with the first prompt.
 
         OpenRLHF forgets how far it has come, but not where it fails to put a dead engine to sleep.
-        Contract: test_openrlhf_facts.test_fact
         """
         self._eval_dataloader_iter = None
 
     def _dispatch_prompts_to_vllm(
         self, prompts: list[str], labels: list[Any], *, seed: int | None = None, **generate_kwargs: Any
     ) -> list[Any]:
-        """OpenRLHF makes the sampling parameters here, without a seed. `seed`: for them, of an evaluation.
-
-        Contract: test_openrlhf_objects.test_every_override_overrides_something
-        """
+        """OpenRLHF makes the sampling parameters here, without a seed. `seed`: for them, of an evaluation."""
         with substituted(samples_generator, SamplingParams=partial(SamplingParams, seed=seed)):
             return super()._dispatch_prompts_to_vllm(prompts, labels, **generate_kwargs)
 
@@ -58,7 +52,6 @@ class HostGenerator(SamplesGenerator):
 
         A response's length is its sampled tokens. OpenRLHF counts from the first to the last of them, and between the
         turns of a conversation others tell.
-        Contract: test_openrlhf_objects.test_every_override_overrides_something
         """
         experience = super()._process_response_into_experience(response, **generate_kwargs)
         experience.response_length = experience.action_mask.sum(dim=-1)

@@ -1,4 +1,7 @@
-"""Ports that nobody takes between their choice and their use."""
+"""Ports that nobody takes between their choice and their use.
+
+Contract: test_ports.test_processes_of_models_meet_at_the_chosen_port
+"""
 
 from __future__ import annotations
 
@@ -52,10 +55,7 @@ def _last() -> int:
 
 
 class FixedPort:
-    """Mixed into OpenRLHF's processes of models, whose first one chooses the port on which they meet.
-
-    Contract: test_ports.test_processes_of_models_meet_at_the_chosen_port
-    """
+    """Mixed into OpenRLHF's processes of models, whose first one chooses the port on which they meet."""
 
     @staticmethod
     def _get_free_port() -> int:

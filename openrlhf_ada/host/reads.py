@@ -17,8 +17,6 @@ from torch.utils._pytree import tree_leaves
 class Reads(TorchDispatchMode):
     """While it lasts, notes in `seen` which of these contiguous tensors are copied or computed with, in whole or in
     part. To be looked at is not to be read: cutting and turning touch no data.
-
-    Contract: test_weight_transfer.test_weights_that_the_model_drops_are_known
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:

@@ -1,5 +1,8 @@
 """vLLM's engine where it has no public way to ask.
 
+Contract: test_vllm_engine.test_abort_finds_a_request_by_the_id_that_we_look_for
+Contract: test_vllm_engine.test_the_exit_code_of_a_core_is_known
+Contract: test_weight_transfer.test_a_cpus_experts_are_packed_where_they_have_no_kernel
 Contract: test_weight_transfer.test_a_layer_without_all_of_its_weights_is_named
 """
 
@@ -16,18 +19,12 @@ from vllm.v1.engine.utils import CoreEngineProcManager
 
 
 def knows_request(llm: Any, request_id: str) -> bool:
-    """Is a request on its way? vLLM ignores an abort of one that it does not know yet.
-
-    Contract: test_vllm_engine.test_abort_finds_a_request_by_the_id_that_we_look_for
-    """
+    """Is a request on its way? vLLM ignores an abort of one that it does not know yet."""
     return request_id in llm.output_processor.external_req_ids
 
 
 def ended_cores(llm: Any) -> dict[str, int]:
-    """Exit codes, by name, of the engine's processes that have ended; vLLM says no more than that one has.
-
-    Contract: test_vllm_engine.test_the_exit_code_of_a_core_is_known
-    """
+    """Exit codes, by name, of the engine's processes that have ended; vLLM says no more than that one has."""
     manager = llm.engine_core.resources.engine_manager
     return manager.finished_procs() if isinstance(manager, CoreEngineProcManager) else {}
 
@@ -37,7 +34,6 @@ def lacks_weights(layer: Module, present: set[int], *, got_some: bool) -> bool:
 
     `present`: where in memory the weights lie that came. vLLM completes a layer that got some of its weights with
     anything, and keeps the old ones of the others.
-    Contract: test_weight_transfer.test_a_layer_without_all_of_its_weights_is_named
     """
     info = get_layerwise_info(layer)
     if not info.can_load() or info.kernel_tensors is None or bool(info.load_numel) is not got_some:
@@ -53,8 +49,6 @@ def lacks_weights(layer: Module, present: set[int], *, got_some: bool) -> bool:
 def pack_experts_anew(model: Module) -> None:
     """Before a layerwise reload: let vLLM pack experts for a CPU's kernels, as it did when it loaded them first. With
     new weights it would copy them to where the packed ones lie.
-
-    Contract: test_weight_transfer.test_a_cpus_experts_are_packed_where_they_have_no_kernel
     """
     for layer in model.modules():
         method: Any = getattr(layer, "quant_method", None)

@@ -21,7 +21,7 @@ from vllm.model_executor.model_loader.reload import (
 from openrlhf_ada.host.reads import Reads
 from openrlhf_ada.host.vllm_engine import lacks_weights, pack_experts_anew, packed_weights
 from openrlhf_ada.weights.checksums import checksums
-from openrlhf_ada.weights.joining import join
+from openrlhf_ada.weights.gloo import join
 from openrlhf_ada.weights.manifest import Bucket, Manifest, TensorSpec, as_bytes, unpack
 from openrlhf_ada.weights.transport import Group, Membership
 

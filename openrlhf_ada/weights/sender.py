@@ -21,10 +21,9 @@ from ray.exceptions import RayActorError, RayError
 
 from openrlhf_ada.host.ports import free_port
 from openrlhf_ada.weights.checksums import checksums
-from openrlhf_ada.weights.joining import join
+from openrlhf_ada.weights.gloo import join
 from openrlhf_ada.weights.manifest import Bucket, Manifest, TensorSpec, pack
-from openrlhf_ada.weights.transport import Group, Membership
-from openrlhf_ada.weights.watch import LIMIT_S, TransportError
+from openrlhf_ada.weights.transport import LIMIT_S, Group, Membership, TransportError
 
 GRACE_S = 20.0
 """Seconds that a transfer has to end when it was given up, and that engines then have to say why."""
