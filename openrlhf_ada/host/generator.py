@@ -1,7 +1,9 @@
-"""OpenRLHF's generator of samples, with public names for what it keeps to itself.
+"""OpenRLHF's generator of samples and its loader of prompts, with public names for what they keep to themselves.
 
 Contract: test_openrlhf_facts.test_fact
 Contract: test_openrlhf_objects.test_every_override_overrides_something
+Contract: test_openrlhf_objects.test_loader_order_follows_the_seed
+Contract: test_openrlhf_objects.test_row_numbers_pass_through_the_hosts_loader
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from typing import Any
 from openrlhf.trainer.ppo_utils import samples_generator
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
+from torchdata.stateful_dataloader.sampler import RandomSampler
 from vllm import SamplingParams
 
 from openrlhf_ada.host.classes import substituted
@@ -57,3 +60,21 @@ class HostGenerator(SamplesGenerator):
         experience.response_length = experience.action_mask.sum(dim=-1)
         self.on_sample(experience)
         return experience
+
+
+def number_rows(dataset: Any) -> None:
+    """Let every row of a `PromptDataset` carry its own position through OpenRLHF's loader.
+
+    The data set hands out (datasource, prompt, label, image), and the training loop ignores the first: it is the one
+    slot in which a stable prompt id survives shuffling without a second dataset class.
+    """
+    dataset.datasources = list(range(len(dataset)))
+
+
+def seed_order(loader: Any, seed: int) -> None:
+    """Let the next iteration of OpenRLHF's loader be in the order of this seed, unless its state is restored.
+
+    A shuffling loader's sampler has a generator of its own, seeded at random when the loader was made.
+    """
+    if isinstance(loader.sampler, RandomSampler):
+        loader.sampler.generator.manual_seed(seed)

@@ -46,9 +46,6 @@ from openrlhf_ada.weights.engine_side import ReceivesWeights
 WATCH_S = 0.5
 """Seconds between looks at whether vLLM's core lives."""
 
-LONGEST_ADDRESS = 107
-"""Bytes, of a socket's path in Linux."""
-
 GATHER_S = 0.01
 """Seconds; about a decoding step."""
 
@@ -112,7 +109,6 @@ class AdaRolloutActor(HostRolloutActor, ReceivesWeights):
 
     def prepare_environment(self) -> None:
         self.forbid_pickle()
-        keep_sockets_in(Path(session_folder()) / "sockets")
 
     async def ready(self) -> str:
         """Which of the processes that Ray has started for this engine answers."""
@@ -234,13 +230,6 @@ class AdaRolloutActor(HostRolloutActor, ReceivesWeights):
         """Of the weights at its first and at its last token."""
         first = self.version if rollout.first_version is None else rollout.first_version
         return first, first if rollout.last_version is None else rollout.last_version
-
-
-def keep_sockets_in(folder: Path) -> None:
-    """vLLM's default is the folder of temporary files, where they stay: an engine's process is killed in the end."""
-    if len(os.fsencode(folder / str(uuid.uuid4()))) <= LONGEST_ADDRESS:
-        folder.mkdir(exist_ok=True)
-        os.environ.setdefault("VLLM_RPC_BASE_PATH", str(folder))
 
 
 def _own_folder() -> Path:

@@ -84,7 +84,6 @@ class EngineConnections:
         self._pending_calls: dict[Any, int] = {}
         self._recoveries: dict[int, _Recovery] = {}
         self._unsent: defaultdict[int, _Unsent] = defaultdict(_Unsent)
-        self._ended_here: set[int] = set()
 
     def submit(self, engine: int, jobs: Sequence[Job], setup: Any) -> None:
         """Start sampling these; sent with the next `wait`."""
@@ -171,7 +170,6 @@ class EngineConnections:
             if not answered:
                 self._on_note(f"vLLM engine {engine} does not answer and is ended: does a reward function hang?")
                 ray.kill(self.engines[engine], no_restart=False)
-                self._ended_here.add(engine)
 
     def _read(self, ref: Any) -> Sequence[Answer | EngineDown | EngineUp]:
         for engine, recovery in self._recoveries.items():
@@ -236,19 +234,14 @@ class EngineConnections:
             f" after {time.monotonic() - recovery.since:.0f} s" if recovery else " (it died while nothing was sampled)"
         )
         self._on_note(f"vLLM engine {engine} is back with the policy's weights{when}")
-        if engine in self._ended_here:
-            self._ended_here.remove(engine)
-            self._note_left_rewards(engine)
-
-    def _note_left_rewards(self, engine: int) -> None:
-        """What it was grading when it was ended: nobody could ask it then."""
         try:
+            # What it was grading when it died: nobody could ask it then.
             left = ray.get(self.engines[engine].left_rewards.remote())
         except RayActorError:
             # Noticed, and told, by the next call.
             return
         if left:
-            self._on_note(f"when vLLM engine {engine} did not answer, {left}")
+            self._on_note(f"when vLLM engine {engine} died, {left}")
 
 
 def _ready_of(refs: Collection[Any]) -> list[Any]:

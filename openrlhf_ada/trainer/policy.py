@@ -14,9 +14,8 @@ import torch
 from openrlhf.utils.distributed_util import torch_dist_barrier_and_cuda_sync
 from peft import PeftModel
 
-from openrlhf_ada.host.checkpoints import latest_tag, policy_checkpoints
-from openrlhf_ada.host.experts import has_experts
-from openrlhf_ada.host.model_code import check_model_code
+from openrlhf_ada.host.checkpoints import POLICY, latest_tag
+from openrlhf_ada.host.model_code import check_model_code, has_experts
 from openrlhf_ada.host.models import HostPolicyActor, HostPolicyTrainer, HostReferenceActor, HostRewardActor
 from openrlhf_ada.host.sharding import sharding
 from openrlhf_ada.platforms.folders import check_space
@@ -262,7 +261,7 @@ class AdaPolicyActor(HostPolicyActor):
             self.trainer.all_weights, args.train.ema_beta, part, in_main_memory=args.ds.adam_offload
         )
         if self.checkpoint_states:
-            average.load(average_of(self._root, latest_tag(self._checkpoints)))
+            average.load(average_of(self._root, latest_tag(self._checkpoints) or ""))
         if args.ds.enable_sleep:
             average.offload()
         return average
@@ -284,7 +283,7 @@ class AdaPolicyActor(HostPolicyActor):
 
     @property
     def _checkpoints(self) -> Path:
-        return policy_checkpoints(self.strategy.args.ckpt.path)
+        return self._root / POLICY
 
     def save_model(self) -> None:
         """At the end of training."""

@@ -18,8 +18,7 @@ from vllm.model_executor.model_loader.reload import (
     initialize_layerwise_reload,
 )
 
-from openrlhf_ada.host.reads import Reads
-from openrlhf_ada.host.vllm_engine import lacks_weights, pack_experts_anew, packed_weights
+from openrlhf_ada.host.vllm_engine import Reads, lacks_weights, pack_experts_anew, packed_weights
 from openrlhf_ada.weights.checksums import checksums
 from openrlhf_ada.weights.gloo import join
 from openrlhf_ada.weights.manifest import Bucket, Manifest, TensorSpec, as_bytes, unpack
