@@ -77,7 +77,7 @@ class EngineConnections:
         self.engines = list(engines)
         self._restore = restore
         self._on_note = on_note
-        self._waiter = EngineWaiter(self.engines, on_note)
+        self._waiter = EngineWaiter(self.engines)
         self._patience_s = patience_s
         self._start_ids: list[str] = []
         self._open_questions: dict[Any, int] = {}

@@ -25,7 +25,6 @@ from openrlhf_ada.trainer.finite import FiniteSteps
 from openrlhf_ada.trainer.gradient_steps import mark_boundary, seed_step
 from openrlhf_ada.trainer.logged_figures import StepMeans, loss_totals
 from openrlhf_ada.trainer.loss_average import advantage_factors
-from openrlhf_ada.trainer.recorder import note
 from openrlhf_ada.trainer.skipped_rollouts import IDLE, log_probs_of_rest, rest_of_training, shorten
 from openrlhf_ada.weights.average import Part, WeightAverage
 from openrlhf_ada.weights.export import MERGED, export_whole, whole_weights
@@ -141,7 +140,7 @@ class AdaActorTrainer(HostPolicyTrainer):
 
     @cached_property
     def _waiter(self) -> EngineWaiter:
-        return EngineWaiter(self.vllm_engines, partial(note, self.strategy.args))
+        return EngineWaiter(self.vllm_engines)
 
     def broadcast_to_vllm(self) -> None:
         """To all engines; also to those that Ray has started anew since the last time."""
