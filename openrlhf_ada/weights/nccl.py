@@ -19,9 +19,8 @@ NUM_CHUNKS = 2
 """Chunks of vLLM's on their way at a time. One holds whole buckets, twice the largest bucket's bytes at most."""
 
 DISABLED = (
-    "NCCL could not be loaded in {name}, and vLLM would send nothing without an error. Unset VLLM_DISABLE_PYNCCL; see "
-    "that `python -c 'import torch; print(torch.cuda.nccl.version())'` works there, or name the library by "
-    "VLLM_NCCL_SO_PATH. --vllm.sync_backend gloo does without NCCL"
+    "NCCL could not be loaded in {name}, and vLLM would send nothing without an error. Unset VLLM_DISABLE_PYNCCL, or "
+    "name the library by VLLM_NCCL_SO_PATH. --vllm.sync_backend gloo does without NCCL"
 )
 
 

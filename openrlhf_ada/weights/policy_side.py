@@ -61,18 +61,13 @@ class PolicyWeights:
             for spec in source.specs
         }
         specs = tuple(spec for source in dict.fromkeys(self._sources.values()) for spec in source.specs)
-        self._manifest = Manifest(specs, is_whole=not only_trained, bucket_bytes=bucket_bytes)
+        self.manifest = Manifest(specs, is_whole=not only_trained, bucket_bytes=bucket_bytes)
         self.differ = adapts or [spec.name for spec in specs] != list(shapes)
         """Is anything sent in another form than the model has it?"""
 
-    @property
-    def manifest(self) -> Manifest:
-        """Names, types and shapes of all."""
-        return self._manifest
-
     def as_parameters(self, sums: dict[str, int] | None = None) -> Iterator[tuple[str, ComputedParameter]]:
         """In place of `named_parameters()`, where the host sends them. `sums` gets their checksums by name."""
-        for spec in self._manifest.tensors:
+        for spec in self.manifest.tensors:
             dtype = getattr(torch, spec.dtype)
             yield spec.name, ComputedParameter(spec.shape, dtype, partial(self._copy, spec, sums))
 

@@ -38,14 +38,10 @@ class ChangedWeightsError(RuntimeError):
 
 @dataclass
 class JoinGroup(WeightTransferInitInfo):
-    """As `Membership`. `first_rank`: of this engine's workers in the group."""
+    """`group`: a `Membership` without its rank. `first_rank`: of this engine's workers in it."""
 
-    backend: str
-    address: str
-    port: int
+    group: dict[str, Any]
     first_rank: int
-    names: Sequence[str]
-    limit_s: float
 
 
 @dataclass
@@ -78,10 +74,7 @@ class WeightReceiver(WeightTransferEngine[JoinGroup, Update]):
         """Leave the group of before, if there was one, and join this one."""
         self.shutdown()
         rank = init_info.first_rank + self.parallel_config.rank
-        membership = Membership(
-            init_info.backend, init_info.address, init_info.port, rank, tuple(init_info.names), init_info.limit_s
-        )
-        self._group = join(membership, self.device)
+        self._group = join(Membership(**init_info.group, rank=rank), self.device)
 
     def start_weight_update(self) -> None:
         """The model cannot be used from here on until `finish_weight_update`."""

@@ -92,11 +92,11 @@ class WeightSync:
         address = str(cast(Any, ray.util.get_node_ip_address()))
         names = ("the policy", *(_worker_name(number, w) for number in engines for w in range(self._workers)))
         group = Membership(self._backend, address, free_port(), 0, names, self._limit_s)
-        refs: dict[int, Any] = {}
-        for place, (number, engine) in enumerate(engines.items()):
-            plain = asdict(group) | {"first_rank": 1 + place * self._workers}
-            del plain["rank"]
-            refs[number] = engine.join_weight_group.remote(plain)
+        plain = {name: value for name, value in asdict(group).items() if name != "rank"}
+        refs = {
+            number: engine.join_weight_group.remote({"group": plain, "first_rank": 1 + place * self._workers})
+            for place, (number, engine) in enumerate(engines.items())
+        }
         self._group = _join_group(group, self._device, refs)
         _collect(refs, JOINING, self._limit_s)
         self._engines = engines

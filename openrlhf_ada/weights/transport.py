@@ -49,7 +49,7 @@ class Membership:
     address: str
     port: int
     rank: int
-    names: tuple[str, ...]
+    names: Sequence[str]
     limit_s: float = LIMIT_S
 
     @property
