@@ -168,7 +168,9 @@ class EngineConnections:
                 continue
             answered, _ = ray.wait([self.engines[engine].ready.remote()], num_returns=1, timeout=SILENCE_S)
             if not answered:
-                self._on_note(f"vLLM engine {engine} does not answer and is ended: does a reward function hang?")
+                self._on_note(
+                    f"vLLM engine {engine} does not answer and is ended: does a reward function hang? Its log shows where"
+                )
                 ray.kill(self.engines[engine], no_restart=False)
 
     def _read(self, ref: Any) -> Sequence[Answer | EngineDown | EngineUp]:
@@ -234,14 +236,6 @@ class EngineConnections:
             f" after {time.monotonic() - recovery.since:.0f} s" if recovery else " (it died while nothing was sampled)"
         )
         self._on_note(f"vLLM engine {engine} is back with the policy's weights{when}")
-        try:
-            # What it was grading when it died: nobody could ask it then.
-            left = ray.get(self.engines[engine].left_rewards.remote())
-        except RayActorError:
-            # Noticed, and told, by the next call.
-            return
-        if left:
-            self._on_note(f"when vLLM engine {engine} died, {left}")
 
 
 def _ready_of(refs: Collection[Any]) -> list[Any]:

@@ -32,8 +32,6 @@ from openrlhf_ada.rollout.engine import AdaRolloutActor, Job, SamplingSetup
 from openrlhf_ada.host.tokenizer import SharedTokenizer
 
 model, rewards = sys.argv[1:]
-# They are of an actor of Ray's.
-engine_module._own_folder = lambda: pathlib.Path(rewards).with_name("running")
 tokenizer = SharedTokenizer(model, use_fast=True).load()
 
 def setup(max_tokens, timeout_s=60.0):

@@ -269,6 +269,25 @@ def test_a_process_ends_with_its_core(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert "ends with its vLLM engine: the core is gone EngineCore_DP0 ended by SIGKILL.\n" in capsys.readouterr().err
 
 
+def test_the_log_shows_where_python_is_held(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As by a regular expression that never ends: nothing else runs in the process."""
+    monkeypatch.setattr(module, "STUCK_S", 0.1)
+
+    def never_ends() -> None:
+        time.sleep(0.5)
+
+    async def scenario() -> None:
+        watch = asyncio.ensure_future(_end_with(Llm()))
+        await asyncio.sleep(0.01)
+        never_ends()
+        watch.cancel()
+
+    asyncio.run(scenario())
+    assert "in never_ends" in capfd.readouterr().err
+
+
 def test_core_death_is_no_failure_of_the_sample() -> None:
     """The process ends with it, and Ray tells. Neither a rollout nor a call of the host's own, as in evaluation."""
 

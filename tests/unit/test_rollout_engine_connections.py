@@ -51,8 +51,6 @@ class Actor:
         self.answers = Remote(lambda stops, jobs, setup: self._new("answers"))
         self.submit = Remote(lambda jobs, setup: self._new("submit"))
         self.stop = Remote(lambda requests: self._new("stop"))
-        self.left_rewards = Remote(lambda: Ref(self.left))
-        self.left = ""
 
     def _ready(self) -> Ref:
         ref = self._new("ready")
@@ -300,14 +298,8 @@ def test_stalled_engine_is_ended_others_go_on(world: World, monkeypatch: pytest.
     second.start_id = None
     assert world.connections.wait() == [EngineDown(1)]
     assert killed == [second]
-    assert world.notes[0] == "vLLM engine 1 does not answer and is ended: does a reward function hang?"
+    assert world.notes[0].startswith("vLLM engine 1 does not answer and is ended: ")
     assert first.start_id == "a0"
-    # What hung is known when its next process is there.
-    second.left, second.start_id = "slow.py was grading the answer to '9+9='", "b1"
-    for process in world.policy:
-        process.set(None)
-    world.connections.wait_until_ready()
-    assert world.notes[-1] == "when vLLM engine 1 died, slow.py was grading the answer to '9+9='"
 
 
 def test_an_engine_is_told_what_to_do_when_it_is_asked(world: World) -> None:
