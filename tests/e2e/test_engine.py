@@ -21,13 +21,12 @@ def reward_func(queries, prompts, labels):
 """
 
 SCRIPT = """
-import asyncio, json, os, pathlib, sys, time
+import asyncio, json, os, sys, time
 from openrlhf_ada.platforms import without_gpu
 without_gpu.activate()
 os.environ |= without_gpu.worker_environment() | {"VLLM_LOGGING_LEVEL": "ERROR", "RAY_ADDRESS": "none"}
 from vllm import SamplingParams
 from openrlhf_ada.core.scheduling import Request
-from openrlhf_ada.rollout import engine as engine_module
 from openrlhf_ada.rollout.engine import AdaRolloutActor, Job, SamplingSetup
 from openrlhf_ada.host.tokenizer import SharedTokenizer
 
