@@ -21,21 +21,16 @@ def reward_func(queries, prompts, labels):
 """
 
 SCRIPT = """
-import asyncio, json, os, pathlib, sys, time
+import asyncio, json, os, sys, time
 from openrlhf_ada.platforms import without_gpu
 without_gpu.activate()
 os.environ |= without_gpu.worker_environment() | {"VLLM_LOGGING_LEVEL": "ERROR", "RAY_ADDRESS": "none"}
 from vllm import SamplingParams
 from openrlhf_ada.core.scheduling import Request
-from openrlhf_ada.rollout import engine as engine_module
 from openrlhf_ada.rollout.engine import AdaRolloutActor, Job, SamplingSetup
 from openrlhf_ada.host.tokenizer import SharedTokenizer
-from openrlhf_ada.rollout.messages import read
 
 model, rewards = sys.argv[1:]
-# They are of an actor of Ray's.
-engine_module._own_folder = lambda: pathlib.Path(rewards).with_name("running")
-engine_module.session_folder = lambda: str(pathlib.Path(rewards).parent)
 tokenizer = SharedTokenizer(model, use_fast=True).load()
 
 def setup(max_tokens, timeout_s=60.0):
@@ -48,7 +43,7 @@ def job(index, *, seed=7, label="", attempt=0, prompt="1+1="):
 async def gather(engine, count):
     found = []
     while len(found) < count:
-        found += read(await engine.answers())
+        found += await engine.answers()
     # Attempts of a rollout have the same index, and the same seed.
     return {a.request.index + 1000 * a.request.attempt: a for a in found}
 
@@ -78,7 +73,6 @@ async def main():
     )
     await engine.serve_from_disk()
     out = {"capacity": await engine.capacity()}
-    out["sockets"] = [path.is_socket() for path in pathlib.Path(rewards).with_name("sockets").iterdir()]
 
     # Few tokens in the engine's first step: on a processor with AMX, vLLM's core would die of it.
     await engine.submit([job(0, prompt="1+1=")], setup(1))
@@ -185,10 +179,6 @@ def seen(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     rewards = folder / "rewards.py"
     rewards.write_text(REWARDS)
     return run_script(SCRIPT, folder, str(toy.model), str(rewards))
-
-
-def test_sockets_of_the_engine_lie_in_rays_folder(seen: dict[str, Any]) -> None:
-    assert seen["sockets"] and all(seen["sockets"])
 
 
 def test_sample_depends_on_its_seed_alone(seen: dict[str, Any]) -> None:
