@@ -92,7 +92,7 @@ VERBS = {
     "eval": Verb(
         "evaluate checkpoints or a server's models: avg@n, pass@k, maj@n, with intervals",
         "evaluate",
-        needs=("openai", "plotly", "rich"),
+        needs=("datasets", "openai", "plotly", "rich"),
     ),
     "report": Verb("write the page of a run, or of several beside each other", "report", needs=("plotly",)),
     "methods": Verb("list the methods of --ada_method, or show one: what it sets, and from where", "methods"),

@@ -21,6 +21,8 @@ FORMATS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parque
 _OPEN: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 """Compressions of text files, by a second ending."""
 
+TEXT = ("json", "csv")
+
 SCRIPT = ".py"
 
 ENDINGS = ".jsonl, .json, .csv (also .gz, .bz2 or .xz of these), .parquet, .arrow"
@@ -58,18 +60,14 @@ def format_of(path: str) -> str | None:
     base, ending = os.path.splitext(path.lower())
     if ending in _OPEN:
         inner = FORMATS.get(os.path.splitext(base)[1])
-        return inner if inner in ("json", "csv") else None
+        return inner if inner in TEXT else None
     return FORMATS.get(ending)
 
 
 @contextmanager
 def reading(path: str, flag: str) -> Iterator[None]:
-    """Raises DataError for what cannot be read again and again, and for what the system or a decompressor says."""
+    """Raises DataError for what the system or a decompressor says."""
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            raise DataError(
-                f"{flag}: {path} is a pipe or a device, which can be read once only: save the data to a file"
-            )
         yield
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         cause = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
@@ -114,7 +112,7 @@ def check_names(spec: str, flag: str) -> None:
 
 
 def local_files(path: str, flag: str) -> list[str] | None:
-    """The files of a path or pattern; None for what only `datasets` loads: folders, scripts, hub ids, addresses.
+    """The text files of a path or pattern; None for what `datasets` loads: tables, folders, scripts, hub ids, URLs.
 
     Raises DataError for a local path that is not there, an ending that nobody knows, an empty folder, and a pattern
     without a match.
@@ -136,11 +134,15 @@ def local_files(path: str, flag: str) -> list[str] | None:
             return None
     for found in paths:
         _check_format(found, flag)
-    return None if any(os.path.isdir(found) or found.endswith(SCRIPT) for found in paths) else paths
+    return paths if all(format_of(found) in TEXT and not os.path.isdir(found) for found in paths) else None
 
 
 def _check_format(path: str, flag: str) -> None:
-    """An existing path must be of a kind that can be loaded."""
+    """An existing path must be of a kind that can be loaded, again and again."""
+    with reading(path, flag):
+        mode = os.stat(path).st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise DataError(f"{flag}: {path} is a pipe or a device, which can be read once only: save the data to a file")
     if os.path.isdir(path):
         try:
             is_empty = not os.listdir(path)

@@ -19,7 +19,6 @@ from openrlhf_ada.data.hub import library_errors
 from openrlhf_ada.data.labels import ReadLabels
 from openrlhf_ada.data.left_out import LeftOut
 from openrlhf_ada.data.prepared import write_parquet
-from openrlhf_ada.data.rows import top_of
 
 Reader = Callable[[Sequence[Example]], ReadLabels]
 """From examples to what is wrong with their labels, by position."""
@@ -175,7 +174,7 @@ def _columns(sets: DataSets, examples: Sequence[Example]) -> dict[str, list[Any]
     if sets.columns.label_key is not None:
         columns[sets.columns.label_key] = _labels(examples)
     for key in sets.others:
-        if any(key in example.others for example in examples) and top_of(key, list(columns)) is None:
+        if any(key in example.others for example in examples) and key not in columns:
             columns[key] = [example.others.get(key) for example in examples]
     return columns
 

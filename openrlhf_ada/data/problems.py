@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import os
@@ -18,7 +19,7 @@ from openrlhf_ada.data.hub import library_rows
 from openrlhf_ada.data.left_out import LeftOut
 from openrlhf_ada.data.questions import MISSING, Columns, UnfitError, has_image, question_and_label, value_at
 from openrlhf_ada.data.row_rewards import RowRewards, UnknownRewardError
-from openrlhf_ada.data.rows import local_rows
+from openrlhf_ada.data.rows import text_rows
 from openrlhf_ada.eval.answers import as_text
 from openrlhf_ada.host.rows import load_blended
 from openrlhf_ada.reward.reasoning import import_reasoning_gym, to_label
@@ -101,7 +102,7 @@ def load_problems(
     """
     if source.path.startswith(TASK):
         return list(_task_problems(source, limit, rewards))
-    rows = islice(_rows(source, flag, rewards), limit)
+    rows = islice(_rows(source, flag), limit)
     first = next(rows, None)
     if first is None:
         raise DataError(f"{flag}: {source.path} holds no rows, expected at least one problem: give a file with data")
@@ -124,12 +125,10 @@ def problem_id(question: Question, label: Any) -> str:
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
-def _rows(source: Source, flag: str, rewards: RowRewards | None) -> Iterator[Row]:
-    is_here = os.path.lexists(source.path)
+def _rows(source: Source, flag: str) -> Iterator[Row]:
+    is_here = os.path.lexists(source.path) or glob.has_magic(source.path)
     path, config = (source.path, "") if is_here else source.path.partition("@")[::2]
-    keys = (source.question_key, source.label_key)
-    optional = [IMAGES, *([rewards.key] if rewards and rewards.key else [])]
-    rows = local_rows(path, flag, [key for key in keys if key] if all(keys) else [], optional)
+    rows = text_rows(path, flag)
     if rows is not None:
         # With a pattern, a line needs the name of its file.
         return ((place if file == path else f"({file}) {place}", row) for file, place, row in rows)
@@ -142,7 +141,7 @@ def _rows(source: Source, flag: str, rewards: RowRewards | None) -> Iterator[Row
         return datasets.load_dataset(path, config or None, split=source.split)
 
     remedy = f"Without a hub, give a local copy: {source.name}=/path/to/file.jsonl (or .parquet)"
-    return library_rows(load, path, f"{flag}: {source.name}: {source.path}", remedy)
+    return library_rows(load, path, f"{flag}: {source.path}", remedy)
 
 
 def _problem(source: Source, place: str, row: Any, columns: Columns, rewards: RowRewards | None) -> Problem:

@@ -107,7 +107,7 @@ def test_without_a_hub_the_local_way_is_named(monkeypatch: pytest.MonkeyPatch) -
         raise ConnectionError("no route to host")
 
     monkeypatch.setattr(datasets, "load_dataset", away)
-    with pytest.raises(DataError, match=r"math500: HuggingFaceH4/MATH-500 cannot be loaded.*math500=/path/to/file"):
+    with pytest.raises(DataError, match=r"HuggingFaceH4/MATH-500 cannot be loaded.*math500=/path/to/file"):
         load_problems(BENCHMARKS["math500"].source)
 
 
