@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from adversarial import adversarial_texts
 
-from openrlhf_ada.data.verification import reference_response
+from openrlhf_ada.data.labels import reference_response
 from openrlhf_ada.reward.grade import UnusableLabelError
 from openrlhf_ada.reward.mathematics.answers import grade
 from openrlhf_ada.reward.mathematics.text import find_answers
