@@ -22,7 +22,7 @@ PromptKey: TypeAlias = int
 class Sample:
     """One finished rollout.
 
-    `score` in [0, 1] alone decides when to stop and what to keep; `reward`, which may be shaped, is what is trained on.
+    `score` in [0, 1] alone decides when to stop and what to keep; `reward`, which may be shaped, is what is trained.
     `index` is the position at dispatch (0, 1, 2, ...): the order in which rules read the pool, not that of arrival.
     `version`: policy version at its first token, that is the number of weight updates before it; `last_version`: at
     its last token, which is a later version only with partial rollouts.

@@ -217,7 +217,7 @@ def test_scores_outside_0_to_1_are_an_error(outcome: float, told: str) -> None:
 
 @pytest.mark.parametrize("reward", [math.inf, -math.inf, math.nan])
 def test_rewards_that_are_not_finite_are_not_clipped(reward: float) -> None:
-    with pytest.raises(ValueError, match=f"reward {reward},"):
+    with pytest.raises(ValueError, match=f"reward {reward}:"):
         read(reward, score=1.0)
 
 
