@@ -111,8 +111,7 @@ def ray_session(
                     watcher = after_ray.enter_context(watched_session())
                     _start_ray(ray, args, slots, environment, common)
             take_signals()
-            gcs = ray.get_runtime_context().gcs_address
-            head = RayHead(gcs, args.ada.silence, args.ada.dead_after, note, last_words)
+            head = RayHead(note, last_words)
             head.start()
             slots.check(ray.cluster_resources(), free=ray.available_resources())
             yield Session(os.path.join(session_folder(), "logs"), head)
