@@ -19,9 +19,6 @@ ARCHITECTURES = "TORCH_CUDA_ARCH_LIST"
 LEAST_CAPABILITY = (8, 0)
 """Of flash-attn and bfloat16."""
 
-OLDEST_DRIVER = {12: "525", 13: "580"}
-"""By major version of CUDA, from NVIDIA's table of compatible drivers."""
-
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
@@ -45,23 +42,6 @@ class Torch:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """What shows a GPU without torch. `kernel_driver`: version of the loaded kernel module. `on_bus`: an NVIDIA GPU is
-    among the PCI devices."""
-
-    driver: Driver | NvmlError
-    kernel_driver: str
-    on_bus: bool
-    in_container: bool
-
-    @property
-    def shows_gpu(self) -> bool:
-        if isinstance(self.driver, Driver):
-            return bool(self.driver.gpus) or bool(self.kernel_driver)
-        return bool(self.kernel_driver) or self.on_bus or not isinstance(self.driver, NoNvmlError)
-
-
 def trouble() -> Trouble | None:
     """What keeps a run from a GPU of this machine; None where nothing does, or there is none to have.
 
@@ -71,10 +51,10 @@ def trouble() -> Trouble | None:
     if visible is not None and hides_all(visible):
         # The user's wish, or Slurm's.
         return None
-    machine = look_at_machine()
-    if not machine.shows_gpu:
+    driver = look_at_driver()
+    if driver is None:
         return None
-    return explain(machine, look_at_torch(), visible) or unreadable_architectures(os.environ.get(ARCHITECTURES, ""))
+    return explain(driver, look_at_torch(), visible) or unreadable_architectures(os.environ.get(ARCHITECTURES, ""))
 
 
 def unreadable_architectures(listed: str) -> Trouble | None:
@@ -115,30 +95,16 @@ def hidden_as_slots(count: int) -> Iterator[None]:
         os.environ[VISIBLE] = visible
 
 
-def look_at_machine(root: Path = Path("/"), read: Callable[[], Driver] = read_driver) -> Machine:
-    """`root`: of the file system."""
-    driver: Driver | NvmlError
+def look_at_driver(root: Path = Path("/"), read: Callable[[], Driver] = read_driver) -> Driver | NvmlError | None:
+    """What it says, or why it says nothing; None where nothing shows a GPU. `root`: of the file system."""
+    has_module = (root / "proc/driver/nvidia/version").is_file()
     try:
         driver = read()
+    except NoNvmlError as error:
+        return error if has_module else None
     except NvmlError as error:
-        driver = error
-    # `NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat ...`
-    told = root / "proc/driver/nvidia/version"
-    version = re.search(r" (\d+\.[\d.]+)|$", told.read_text(encoding="utf-8")) if told.is_file() else None
-    return Machine(
-        driver,
-        "" if version is None else version[1] or "of an unknown version",
-        any(_is_gpu(device) for device in (root / "sys/bus/pci/devices").glob("*")),
-        any((root / name).exists() for name in (".dockerenv", "run/.containerenv")),
-    )
-
-
-def _is_gpu(device: Path) -> bool:
-    """NVIDIA's, and a display controller of some kind."""
-    vendor, kind = device / "vendor", device / "class"
-    if not vendor.is_file() or not kind.is_file():
-        return False
-    return vendor.read_text().strip() == "0x10de" and kind.read_text().startswith("0x03")
+        return error
+    return driver if driver.gpus or has_module else None
 
 
 def look_at_torch() -> Torch:
@@ -159,74 +125,30 @@ def look_at_torch() -> Torch:
     return Torch(torch.__version__, torch.version.cuda or "", reason)
 
 
-def explain(machine: Machine, torch: Torch, visible: str | None = None) -> Trouble | None:
+def explain(driver: Driver | NvmlError, torch: Torch, visible: str | None = None) -> Trouble | None:
     """For a machine that shows a GPU: what is wrong, and what to do; None where nothing is.
 
     `visible`: the value of CUDA_VISIBLE_DEVICES, None where it is not set.
     """
-    driver = machine.driver
     if not torch.reason:
         return _too_old_gpus(driver.gpus) if isinstance(driver, Driver) else None
+    if isinstance(driver, NvmlError):
+        machine = f"this machine has NVIDIA's driver, which does not answer ({driver}),"
+    else:
+        names = ", ".join(sorted({gpu.name for gpu in driver.gpus})) or f"driver {driver.version}"
+        machine = f"this machine has {len(driver.gpus)} NVIDIA GPU{'s' * (len(driver.gpus) != 1)} ({names}),"
     if not torch.cuda:
         return Trouble(
-            f"this machine has {_gpus(machine)}, and torch {torch.version} is a build for CPUs",
+            f"{machine} and torch {torch.version} is a build for CPUs",
             f"Install what GPUs need into an environment of its own: {SETUP_FOR_GPUS} in a copy of the source",
             is_cpu_build=True,
         )
-    if isinstance(driver, NvmlError):
-        return _no_driver(machine, driver)
-    if not driver.gpus:
-        return Trouble(
-            f"NVIDIA's driver {driver.version} is loaded and shows no GPU"
-            + (" in this container" if machine.in_container else ""),
-            _START_WITH_GPUS if machine.in_container else _LOOK,
-        )
-    needed = int(torch.cuda.partition(".")[0])
-    if driver.cuda[0] < needed:
-        return Trouble(
-            f"this machine has {_gpus(machine)}, and its driver {driver.version} is too old: it serves CUDA up to "
-            f"{driver.cuda[0]}.{driver.cuda[1]}, and torch {torch.version} is built for CUDA {torch.cuda}",
-            f"Install driver {OLDEST_DRIVER.get(needed, 'of a newer version')} or newer on the machine (in a "
-            f"container: on its host)",
-        )
     named = "" if visible is None else f" with {VISIBLE}={visible!r}"
     return Trouble(
-        f"this machine has {_gpus(machine)} with driver {driver.version}, and torch {torch.version} cannot use it"
-        f"{named}: {torch.reason}",
+        f"{machine} and torch {torch.version}, built for CUDA {torch.cuda}, cannot use them{named}: {torch.reason}",
         (f"{VISIBLE} must name GPUs that nvidia-smi -L shows, each once. " if named else "")
-        + "Look at nvidia-smi; on machines with NVSwitch, nvidia-fabricmanager must run; in a container, "
-        "NVIDIA_DRIVER_CAPABILITIES must hold compute",
-    )
-
-
-_LOOK = "Look at nvidia-smi, and at the kernel's log (dmesg)"
-
-_START_WITH_GPUS = (
-    "Start it with GPUs: docker run --gpus all ... (the host needs the NVIDIA Container Toolkit; with podman: "
-    "--device nvidia.com/gpu=all)"
-)
-
-
-def _no_driver(machine: Machine, error: NvmlError) -> Trouble:
-    if "mismatch" in str(error).lower():
-        return Trouble(
-            f"NVIDIA's driver does not answer ({error})", "It was updated while it ran: restart the machine"
-        )
-    if not isinstance(error, NoNvmlError):
-        return Trouble(f"NVIDIA's driver does not answer ({error})", _LOOK)
-    if not machine.kernel_driver:
-        return Trouble(
-            "this machine has an NVIDIA GPU, and no driver is loaded for it",
-            f"Install NVIDIA's driver, {OLDEST_DRIVER[13]} or newer",
-        )
-    if machine.in_container:
-        return Trouble(
-            f"the host of this container has NVIDIA's driver {machine.kernel_driver}, and the container has no GPU",
-            _START_WITH_GPUS,
-        )
-    return Trouble(
-        f"NVIDIA's kernel driver {machine.kernel_driver} is loaded, and its libraries are missing ({error})",
-        "Install the libraries of the same version",
+        + f"nvidia-smi must answer here, with CUDA {torch.cuda} or newer. In a container: docker run --gpus all ... "
+        "(podman: --device nvidia.com/gpu=all). On machines with NVSwitch, nvidia-fabricmanager must run",
     )
 
 
@@ -234,16 +156,8 @@ def _too_old_gpus(gpus: tuple[Gpu, ...]) -> Trouble | None:
     """Where none can do what a run needs. Of several kinds, the user chooses by CUDA_VISIBLE_DEVICES."""
     if not gpus or any(gpu.capability >= LEAST_CAPABILITY for gpu in gpus):
         return None
-    major, minor = gpus[0].capability
     return Trouble(
-        f"the GPU {gpus[0].name} has compute capability {major}.{minor}, and flash-attn and bfloat16 need "
-        f"{LEAST_CAPABILITY[0]}.{LEAST_CAPABILITY[1]}",
+        f"the GPU {gpus[0].name} has compute capability {'.'.join(map(str, gpus[0].capability))}, and flash-attn and "
+        f"bfloat16 need {'.'.join(map(str, LEAST_CAPABILITY))}",
         "Use an Ampere GPU or a newer one",
     )
-
-
-def _gpus(machine: Machine) -> str:
-    gpus = machine.driver.gpus if isinstance(machine.driver, Driver) else ()
-    if not gpus:
-        return "an NVIDIA GPU"
-    return f"{len(gpus)} NVIDIA GPU{'s' * (len(gpus) > 1)} ({', '.join(sorted({gpu.name for gpu in gpus}))})"

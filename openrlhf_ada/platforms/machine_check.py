@@ -1,10 +1,8 @@
-"""Has this machine what a run needs? Cores, memory, shared memory, disk, files, ports: read from the system, in
-milliseconds."""
+"""Has this machine what a run needs? Memory, shared memory, disk, a name: read from the system, in milliseconds."""
 
 from __future__ import annotations
 
 import os
-import resource
 import shutil
 import socket
 import tempfile
@@ -17,7 +15,6 @@ OK, WARNING, ERROR = "ok", "warning", "error"
 
 GIB = 1 << 30
 
-FEW_CORES = 2
 LITTLE_MEMORY = 8 * GIB
 """The demo's processes take 5 to 6 GiB together."""
 
@@ -27,11 +24,6 @@ LEAST_SHARED = GIB
 LEAST_DISK, LITTLE_DISK = GIB, 20 * GIB
 FULL = 0.95
 """Share of a disk from which Ray refuses to spill objects to it."""
-
-FEW_FILES = 4096
-"""Open files of one process. Every Ray worker is a connection or more."""
-
-HEAD_PORTS = {6379: "Ray's head (ray start --head)", 8265: "Ray's dashboard"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,25 +38,14 @@ class Finding:
 
 def machine_findings(root: Path = Path("/")) -> Iterator[Finding]:
     """`root`: of the file system."""
-    yield _cores(root)
     yield _memory(root)
     yield _shared_memory(root)
     yield from _disks()
-    yield _files()
+    yield _connection()
 
 
 def _judged(check: str, what: str, *, is_low: bool, remedy: str) -> Finding:
     return Finding(check, WARNING, what, remedy) if is_low else Finding(check, OK, what)
-
-
-def _cores(root: Path) -> Finding:
-    cores: float = len(os.sched_getaffinity(0))
-    what = f"{cores} cores"
-    quota, _, period = _text(root / "sys/fs/cgroup/cpu.max").partition(" ")
-    if quota.isdecimal() and (allowed := int(quota) / int(period)) < cores:
-        cores, what = allowed, f"{allowed:g} cores of {cores}, by this container's limit"
-    remedy = f"Ray, engine and policy share them: use {FEW_CORES} or more"
-    return _judged("cores", what, is_low=cores < FEW_CORES, remedy=remedy)
 
 
 def _memory(root: Path) -> Finding:
@@ -112,24 +93,6 @@ def _disk(names: str, folder: Path) -> Finding:
     return _judged("disk", what, is_low=is_low, remedy=remedy)
 
 
-def _files() -> Finding:
-    """Ray raises the soft limit to the hard one."""
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    what = "no limit of open files" if limit == resource.RLIM_INFINITY else f"{limit:,} open files for each process"
-    is_low = limit != resource.RLIM_INFINITY and limit < FEW_FILES
-    remedy = "Raise it: ulimit -Hn 65536 (docker run --ulimit nofile=65536)"
-    return _judged("open files", what, is_low=is_low, remedy=remedy)
-
-
-def port_findings() -> Iterator[Finding]:
-    """Can processes of this machine reach each other, and are ports free?"""
-    yield _connection()
-    taken = [f"{port} ({owner})" for port, owner in HEAD_PORTS.items() if not _is_free(port)]
-    what = f"in use: {', '.join(taken)}" if taken else f"{', '.join(map(str, HEAD_PORTS))} are free"
-    remedy = "It matters only for a Ray cluster of your own: ray start --head --port and --dashboard-port"
-    yield _judged("ports", what, is_low=bool(taken), remedy=remedy)
-
-
 def _connection() -> Finding:
     """gloo and NCCL look up this machine's name, and connect to what they find."""
     name = socket.gethostname()
@@ -141,16 +104,6 @@ def _connection() -> Finding:
         what = f"this machine cannot reach itself by its name {name} ({error})"
         return Finding("network", WARNING, what, f"Add the line `127.0.0.1 {name}` to /etc/hosts")
     return Finding("network", OK, f"{name} reaches itself at {address}")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as test:
-        test.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            test.bind(("", port))
-        except OSError:
-            return False
-    return True
 
 
 def _text(path: Path) -> str:

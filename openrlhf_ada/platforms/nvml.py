@@ -1,4 +1,4 @@
-"""NVIDIA's management library as far as it is needed, by ctypes.
+"""NVIDIA's management library as far as it is needed.
 
 It comes with the driver and answers without CUDA: no memory of a GPU is taken, and a driver that is too old for torch
 answers as well. Source: NVML API reference.
@@ -6,23 +6,19 @@ answers as well. Source: NVML API reference.
 
 from __future__ import annotations
 
-import ctypes
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-GIB = 1 << 30
+from openrlhf_ada.host.ray_session import nvml_bindings
 
-LIBRARY = "libnvidia-ml.so.1"
+GIB = 1 << 30
 
 RELEASE_S = 60.0
 """Seconds in which the driver takes back the memory of a process that died."""
 
 POLL_S = 1.0
-
-_SUCCESS = 0
-_TEXT_BYTES = 128
 
 
 class NvmlError(RuntimeError):
@@ -53,65 +49,33 @@ class Driver:
     gpus: tuple[Gpu, ...]
 
 
-class _Memory(ctypes.Structure):
-    _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
-
-
-def read_driver(load: Callable[[str], Any] = ctypes.CDLL) -> Driver:
+def read_driver() -> Driver:
     """The driver and all GPUs that this machine, or this container, has. Raises NoNvmlError or NvmlError."""
+    nvml = nvml_bindings()
     try:
-        library = load(LIBRARY)
-    except OSError as error:
-        raise NoNvmlError(str(error)) from error
-    call = _Caller(library)
-    call("nvmlInit_v2")
-    try:
-        cuda, count = ctypes.c_int(), ctypes.c_uint()
-        call("nvmlSystemGetCudaDriverVersion_v2", ctypes.byref(cuda))
-        call("nvmlDeviceGetCount_v2", ctypes.byref(count))
-        return Driver(
-            call.text("nvmlSystemGetDriverVersion"),
+        nvml.nvmlInit()
+        try:
+            cuda = nvml.nvmlSystemGetCudaDriverVersion_v2()
+            gpus = tuple(_read_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
             # 13010 is CUDA 13.1.
-            (cuda.value // 1000, cuda.value % 1000 // 10),
-            tuple(_read_gpu(call, index) for index in range(count.value)),
-        )
-    finally:
-        call("nvmlShutdown")
+            return Driver(nvml.nvmlSystemGetDriverVersion(), (cuda // 1000, cuda % 1000 // 10), gpus)
+        finally:
+            nvml.nvmlShutdown()
+    except nvml.NVMLError as error:
+        kind = NoNvmlError if isinstance(error, nvml.NVMLError_LibraryNotFound) else NvmlError
+        raise kind(str(error)) from error
 
 
-def _read_gpu(call: _Caller, index: int) -> Gpu:
-    handle, memory = ctypes.c_void_p(), _Memory()
-    major, minor = ctypes.c_int(), ctypes.c_int()
-    call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))
-    call("nvmlDeviceGetCudaComputeCapability", handle, ctypes.byref(major), ctypes.byref(minor))
-    call("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(memory))
+def _read_gpu(nvml: Any, index: int) -> Gpu:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
     return Gpu(
-        call.text("nvmlDeviceGetName", handle),
-        call.text("nvmlDeviceGetUUID", handle),
-        (major.value, minor.value),
+        nvml.nvmlDeviceGetName(handle),
+        nvml.nvmlDeviceGetUUID(handle),
+        tuple(nvml.nvmlDeviceGetCudaComputeCapability(handle)),
         memory.free,
         memory.total,
     )
-
-
-class _Caller:
-    """Calls functions by name; raises NvmlError where one fails."""
-
-    def __init__(self, library: Any) -> None:
-        self._library = library
-
-    def __call__(self, name: str, *arguments: Any) -> None:
-        status = getattr(self._library, name)(*arguments)
-        if status != _SUCCESS:
-            describe = self._library.nvmlErrorString
-            describe.restype = ctypes.c_char_p
-            raise NvmlError(describe(status).decode())
-
-    def text(self, name: str, *arguments: Any) -> str:
-        """Of a function that ends with a buffer and its length."""
-        buffer = ctypes.create_string_buffer(_TEXT_BYTES)
-        self(name, *arguments, buffer, ctypes.c_uint(_TEXT_BYTES))
-        return buffer.value.decode()
 
 
 class NoRoomError(RuntimeError):
@@ -141,18 +105,14 @@ def wait_for_room(
         if len(with_room) >= min(count, len(gpus)):
             return
         if clock() > end:
-            raise NoRoomError(_explain(gpus, share, count))
+            free = ", ".join(f"{gpu.free / GIB:.1f} of {gpu.total / GIB:.1f} GiB" for gpu in gpus)
+            raise NoRoomError(
+                f"an engine that died cannot start again beside the policy: vLLM needs {share:.0%} of the memory of "
+                f"{count} GPU{'s' * (count > 1)} free (--vllm.gpu_memory_utilization), and here are free: {free}. A "
+                f"lower share, or --ds.enable_sleep, leaves room for it"
+            )
         sleep(POLL_S)
 
 
 def _is_among(given: Sequence[int | str], index: int, gpu: Gpu) -> bool:
     return any(str(name) == str(index) or gpu.uuid.startswith(str(name)) for name in given)
-
-
-def _explain(gpus: Sequence[Gpu], share: float, count: int) -> str:
-    free = ", ".join(f"{gpu.free / GIB:.1f} of {gpu.total / GIB:.1f} GiB" for gpu in gpus)
-    return (
-        f"an engine that died cannot start again beside the policy: vLLM needs {share:.0%} of the memory of {count} "
-        f"GPU{'s' * (count > 1)} free (--vllm.gpu_memory_utilization), and here are free: {free}. A lower share, or "
-        f"--ds.enable_sleep, leaves room for it"
-    )

