@@ -133,19 +133,20 @@ def explain(driver: Driver | NvmlError, torch: Torch, visible: str | None = None
     if not torch.reason:
         return _too_old_gpus(driver.gpus) if isinstance(driver, Driver) else None
     if isinstance(driver, NvmlError):
-        machine = f"this machine has NVIDIA's driver, which does not answer ({driver}),"
+        found = f"NVIDIA's driver, which does not answer ({driver})"
     else:
         names = ", ".join(sorted({gpu.name for gpu in driver.gpus})) or f"driver {driver.version}"
-        machine = f"this machine has {len(driver.gpus)} NVIDIA GPU{'s' * (len(driver.gpus) != 1)} ({names}),"
+        found = f"{len(driver.gpus)} NVIDIA GPU{'s' * (len(driver.gpus) != 1)} ({names})"
     if not torch.cuda:
         return Trouble(
-            f"{machine} and torch {torch.version} is a build for CPUs",
+            f"this machine has {found}, and torch {torch.version} is a build for CPUs",
             f"Install what GPUs need into an environment of its own: {SETUP_FOR_GPUS} in a copy of the source",
             is_cpu_build=True,
         )
     named = "" if visible is None else f" with {VISIBLE}={visible!r}"
     return Trouble(
-        f"{machine} and torch {torch.version}, built for CUDA {torch.cuda}, cannot use them{named}: {torch.reason}",
+        f"this machine has {found}, and torch {torch.version}, built for CUDA {torch.cuda}, cannot use them{named}: "
+        f"{torch.reason}",
         (f"{VISIBLE} must name GPUs that nvidia-smi -L shows, each once. " if named else "")
         + f"nvidia-smi must answer here, with CUDA {torch.cuda} or newer. In a container: docker run --gpus all ... "
         "(podman: --device nvidia.com/gpu=all). On machines with NVSwitch, nvidia-fabricmanager must run",
