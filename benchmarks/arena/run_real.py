@@ -143,7 +143,8 @@ class Campaign:
         if not goes_on:
             shutil.rmtree(run_dir, ignore_errors=True)
         recipe, data = RECIPES[self._conditions.model], self._results.folder / "prompts" / f"seed{cell.seed}"
-        write_prompts(self._toy, recipe, data, num_train=self._conditions.prompts, seed=cell.seed)
+        sizes = {"num_train": self._conditions.prompts, "num_heldout": recipe.num_heldout}
+        write_prompts(self._toy, data, **sizes, seed=cell.seed)
         paths = flags_of_any_run(recipe, prepare_model(self._toy, Path(".cache")), data, run_dir)
         flags = paths | run_flags(cell.method, self._conditions) | {"train.seed": 1000 + cell.seed}
         return flags | {"ckpt.path": checkpoints} | ({"ckpt.load_enable": True} if goes_on else {})
