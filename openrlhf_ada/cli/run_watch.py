@@ -196,8 +196,9 @@ class RunActors:
         process = (row.node_id, row.pid)
         if process not in seen:
             return Process(name, kind, row.pid, UNSEEN, address=address)
-        does = WORKING if has_worked(self._seen.get(process), seen[process], seconds) else IDLE
-        return Process(name, kind, row.pid, does, seen[process].runs, address)
+        now = seen[process]
+        does = WORKING if has_worked(self._seen.get(process), now, seconds) and not now.is_stopped else IDLE
+        return Process(name, kind, row.pid, does, now.runs, address, now.is_stopped)
 
 
 # -- how one was lost -------------------------------------------------------------------------------------------------

@@ -53,11 +53,12 @@ class Seen:
     """A process and all below it at one moment.
 
     `done`: by pid, seconds of processor time and bytes moved so far. `runs`: the method that it runs, which Ray writes
-    into a worker's title; empty if none or unknown.
+    into a worker's title; empty if none or unknown. `is_stopped`: one of them is (SIGSTOP, a debugger).
     """
 
     done: Mapping[int, tuple[float, int]]
     runs: str
+    is_stopped: bool = False
 
 
 def look(pids: Collection[int]) -> dict[int, Seen]:
@@ -77,7 +78,9 @@ def _seen(root: psutil.Process, below: defaultdict[int, list[psutil.Process]]) -
     for process in family:
         family += below[process.pid]
     done = {process.pid: (sum(process.info["cpu_times"][:2]), _moved(process)) for process in family}
-    return Seen(done, _title(root).partition(".")[2])
+    # psutil's words.
+    is_stopped = any(process.info["status"] in ("stopped", "tracing-stop") for process in family)
+    return Seen(done, _title(root).partition(".")[2], is_stopped)
 
 
 def _moved(process: psutil.Process) -> int:

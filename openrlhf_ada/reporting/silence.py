@@ -31,11 +31,13 @@ class Process:
     does: str
     runs: str = ""
     address: str = ""
+    is_stopped: bool = False
 
     def description(self) -> str:
         if self.does == STARTING:
             return f"{self.name} (Ray has not started it)"
         what = f", in {self.runs}" if self.runs not in ("", WAITS_TO_BE_ASKED) else ""
+        what += ", stopped" if self.is_stopped else ""
         where = f", on {self.address}" if self.address else ""
         return f"{self.name} (pid {self.pid}{what}{where})"
 
@@ -49,7 +51,10 @@ class Verdict:
 
 
 def waited_for(processes: Sequence[Process]) -> list[Process]:
-    """Those on which the run depends now: others than those that wait for them."""
+    """Those on which the run depends now: others than those that wait for them. A stopped one comes first: all depends
+    on it sooner or later."""
+    if stopped := [p for p in processes if p.is_stopped]:
+        return stopped
     at_work = [p for p in processes if p.kind in (WORKER, ENGINE) and p.runs not in ("", WAITS_TO_BE_ASKED)]
     starting = [p for p in processes if p.does == STARTING]
     # An engine may be sampling whatever its title says: it does many things at a time.

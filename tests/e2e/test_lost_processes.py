@@ -78,7 +78,9 @@ def check_death(said: str, name: str) -> None:
 def test_lost_process_is_named_and_the_printed_command_resumes(toy: Toy, tmp_path: Path) -> None:
     run = tmp_path / "run"
     said = strike(["train", *toy_flags(toy, run, **FLAGS)], "step  3/40", "Policy", signal.SIGSTOP)
-    assert re.search(r"^nothing has happened for \d s: waiting for policy actor 0 \(pid \d+", said, re.MULTILINE), said
+    assert re.search(
+        r"^nothing has happened for \d s: waiting for policy actor 0 \(pid \d+.*, stopped\)", said, re.MULTILINE
+    ), said
     assert re.search(r"the run failed\. .* for 12 s: waiting for policy actor 0 .*--ada_dead_after allows 12 s", said)
 
     command = resuming(said, run)

@@ -75,7 +75,7 @@ def test_a_process_is_seen_with_all_below_it() -> None:
     with titled("ray::PolicyModelActor.fit") as pid:
         seen = look([os.getpid(), pid, gone_pid()])
         assert seen.keys() == {os.getpid(), pid}
-        assert (seen[pid].runs, set(seen[pid].done)) == ("fit", {pid})
+        assert (seen[pid].runs, set(seen[pid].done), seen[pid].is_stopped) == ("fit", {pid}, False)
         assert seen[os.getpid()].runs == "" and pid in seen[os.getpid()].done
 
 
