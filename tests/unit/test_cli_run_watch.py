@@ -176,12 +176,12 @@ def test_processes_of_all_nodes_are_seen_under_our_names(monkeypatch: pytest.Mon
         run_watch, "look", lambda pids: {p: Seen({p: (1.0 if p == 7 else 1e9, 0)}, "fit") for p in pids}
     )
     actors: Any = RunActors({"a": 0, "b": 1, "d": 0}, "here")
-    there = {"there": {7: Seen({7: (0.0, 0)}, "")}, "gone": {}}
+    there = {"there": {7: Seen({7: (0.0, 0)}, "", is_stopped=True)}, "gone": {}}
     monkeypatch.setattr(actors, "_look_at", lambda node, pids: there[node])
-    assert [process.does for process in actors.look()] == [WORKING, WORKING, WORKING, STARTING, UNSEEN]
+    assert [process.does for process in actors.look()] == [WORKING, IDLE, WORKING, STARTING, UNSEEN]
     found = actors.look()
     assert found[:2] == [
         Process("policy actor 0", WORKER, 7, IDLE, "fit"),
-        Process("policy actor 1", WORKER, 7, IDLE, "", "10.0.0.2"),
+        Process("policy actor 1", WORKER, 7, IDLE, "", "10.0.0.2", is_stopped=True),
     ]
     assert [process.name for process in found[2:]] == ["TheirAgent", "critic 0", "reference"]

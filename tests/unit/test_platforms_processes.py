@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -77,6 +78,10 @@ def test_a_process_is_seen_with_all_below_it() -> None:
         assert seen.keys() == {os.getpid(), pid}
         assert (seen[pid].runs, set(seen[pid].done), seen[pid].is_stopped) == ("fit", {pid}, False)
         assert seen[os.getpid()].runs == "" and pid in seen[os.getpid()].done
+    with sleeping() as child:
+        child.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, child.pid, os.WSTOPPED)
+        assert look([os.getpid()])[os.getpid()].is_stopped
 
 
 def gone_pid() -> int:

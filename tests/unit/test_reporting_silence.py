@@ -60,8 +60,9 @@ class Run:
         ([QUEUE, TRAINER, SAMPLES, UNPLACED], [UNPLACED]),
         ([QUEUE, TRAINER, RESTING], [TRAINER]),
         ([QUEUE], []),
+        ([replace(QUEUE, is_stopped=True), TRAINER, POLICY], [replace(QUEUE, is_stopped=True)]),
     ],
-    ids=["training", "sampling", "weights", "no place in Ray", "trainer alone", "nothing started"],
+    ids=["training", "sampling", "weights", "no place in Ray", "trainer alone", "nothing started", "stopped"],
 )
 def test_those_that_wait_for_others_are_not_waited_for(processes: list[Process], expected: list[Process]) -> None:
     assert waited_for(processes) == expected
