@@ -75,22 +75,20 @@ class RunLostError(RuntimeError):
 
 
 class RunWatch(threading.Thread):
-    """Looks at the run's processes; `note` gets the lines for the user. `places`: see `name_of`.
+    """Looks at the run's processes; `note` gets the lines for the user.
 
     At the end of its patience it interrupts the main thread, and `verdict` says why.
     """
 
-    def __init__(
-        self, settings: Settings, places: Mapping[str, int], log_dir: str, note: Callable[[str], None]
-    ) -> None:
+    def __init__(self, settings: Settings, log_dir: str, note: Callable[[str], None]) -> None:
         import ray
 
         super().__init__(daemon=True, name="ada-watch")
         self._look_s = min(LOOK_S, settings.silence / 3)
         self._silence = Silence(settings.silence, settings.dead_after, settings.timeout + ENGINE_S)
-        self._places, self._log_dir, self._note = places, Path(log_dir), note
+        self._log_dir, self._note = Path(log_dir), note
         self._node_id = ray.get_runtime_context().get_node_id()
-        self._actors = RunActors(places, self._node_id)
+        self._actors = RunActors(self._node_id)
         self._kills = kernel_kills()
         self._ended = threading.Event()
         self.verdict = ""
@@ -122,7 +120,7 @@ class RunWatch(threading.Thread):
         while not (rows := [row for row in actors_of_run() if row.lost]) and time.monotonic() < end:
             time.sleep(0.5)
         rows.sort(key=lambda row: row.ended_at)
-        return "\n".join(explained(row, self._places, self._node_id, self._log_dir, self._kills) for row in rows)
+        return "\n".join(explained(row, self._node_id, self._log_dir, self._kills) for row in rows)
 
     def stop(self, *, waits: bool) -> None:
         """A call into Ray after its shutdown would end the whole process. `waits`: False where Ray does not answer."""
@@ -134,10 +132,9 @@ class RunWatch(threading.Thread):
 # -- what they do -----------------------------------------------------------------------------------------------------
 
 
-def name_of(row: ActorRow, places: Mapping[str, int]) -> str:
-    """Such as `policy actor 0`. `places`: in its group, by actor id."""
-    name, _ = ROLES.get(row.class_name, (row.class_name, WORKER))
-    return f"{name} {places[row.id]}" if row.id in places else name
+def role_of(row: ActorRow) -> tuple[str, str]:
+    """Its name, such as `policy actor`, and its kind."""
+    return ROLES.get(row.class_name, (row.class_name, WORKER))
 
 
 def actors_of_run() -> list[ActorRow]:
@@ -146,11 +143,10 @@ def actors_of_run() -> list[ActorRow]:
 
 
 class RunActors:
-    """Looks at all actors of this job again and again. `places`: see `name_of`; filled while actors start. `node_id`:
-    this machine's, as Ray has it."""
+    """Looks at all actors of this job again and again. `node_id`: this machine's, as Ray has it."""
 
-    def __init__(self, places: Mapping[str, int], node_id: str) -> None:
-        self._places, self._node_id = places, node_id
+    def __init__(self, node_id: str) -> None:
+        self._node_id = node_id
         self._probes: dict[str, Any] = {}
         self._seen: dict[tuple[str, int], Seen] = {}
         self._at = time.monotonic()
@@ -189,7 +185,7 @@ class RunActors:
         return {}
 
     def _process(self, row: ActorRow, seen: Mapping[tuple[str, int], Seen], seconds: float) -> Process:
-        name, (_, kind) = name_of(row, self._places), ROLES.get(row.class_name, ("", WORKER))
+        name, kind = role_of(row)
         if row.state in STARTS:
             return Process(name, kind, 0, STARTING)
         address = "" if row.node_id == self._node_id else row.address
@@ -204,11 +200,9 @@ class RunActors:
 # -- how one was lost -------------------------------------------------------------------------------------------------
 
 
-def explained(
-    row: ActorRow, places: Mapping[str, int], node_id: str, log_dir: Path, kills_before: Mapping[str, int]
-) -> str:
+def explained(row: ActorRow, node_id: str, log_dir: Path, kills_before: Mapping[str, int]) -> str:
     """For the user: a few lines. `node_id`: this machine's; `log_dir`: of Ray, here."""
-    who = f"{name_of(row, places)} (pid {row.pid}) died:"
+    who = f"{role_of(row)[0]} (pid {row.pid}) died:"
     if row.node_id != node_id:
         lines = [f"{who} on {row.address}, {said_by_ray(row.lost)}.", by_memory(row.lost, {}, {})]
         return "\n".join([*filter(None, lines), f"Its log is on {row.address}."])

@@ -21,7 +21,7 @@ from openrlhf_ada.platforms.processes import Seen
 from openrlhf_ada.platforms.signals import unwound_by_signals
 from openrlhf_ada.reporting.silence import IDLE, STARTING, UNSEEN, WORKER, WORKING, Process
 
-IDLE_POLICY = Process("policy actor 0", WORKER, 7, IDLE, "fit")
+IDLE_POLICY = Process("policy actor", WORKER, 7, IDLE, "fit")
 
 GUESS = (
     "The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR Worker exit detail: Worker "
@@ -46,7 +46,7 @@ def watch(
     def make(look: Callable[[], Any]) -> tuple[RunWatch, list[str]]:
         monkeypatch.setattr(run_watch.RunActors, "look", lambda self: look())
         notes: list[str] = []
-        return RunWatch(AdaConfig(silence=0.03, dead_after=0.3), {"a": 1}, str(tmp_path), notes.append), notes
+        return RunWatch(AdaConfig(silence=0.03, dead_after=0.3), str(tmp_path), notes.append), notes
 
     return make
 
@@ -61,8 +61,8 @@ def test_the_main_thread_is_interrupted_where_it_waits(watch: Any) -> None:
             time.sleep(0.01)
     thread.stop(waits=True)
     assert not thread.is_alive()
-    assert "waiting for policy actor 0 (pid 7, in fit), and --ada_dead_after" in thread.verdict
-    assert notes and "policy actor 0 (pid 7, in fit)" in notes[0]
+    assert "waiting for policy actor (pid 7, in fit), and --ada_dead_after" in thread.verdict
+    assert notes and "policy actor (pid 7, in fit)" in notes[0]
 
 
 def test_the_watch_ends_with_ray(watch: Any) -> None:
@@ -82,8 +82,8 @@ def test_a_run_says_that_it_waits_before_it_ends(refusal: Callable[[dict[str, st
 # -- how one was lost -------------------------------------------------------------------------------------------------
 
 
-def dead(id: str, class_name: str, pid: int, ended_at: int, node: str = "here", lost: str = GUESS) -> ActorRow:
-    return ActorRow(id, class_name, node, "10.0.0.2", pid, DEAD, lost, ended_at)
+def dead(class_name: str, pid: int, ended_at: int, node: str = "here", lost: str = GUESS) -> ActorRow:
+    return ActorRow(class_name, node, "10.0.0.2", pid, DEAD, lost, ended_at)
 
 
 @pytest.fixture
@@ -104,24 +104,22 @@ def test_the_first_death_comes_first_with_all_that_is_known(told: Any, tmp_path:
     log = tmp_path / "worker-abc-01000000-7.err"
     log.write_text("*** SIGSEGV received at time=1 ***\nTrain: 0%\rTrain: 100%\nno room\n")
     rows = [
-        dead("b", "PPOTrainer", 8, 200),
-        dead("a", "PolicyModelActor", 7, 100),
-        dead("c", "_QueueActor", 9, 50, lost=""),
-        dead("e", "ProcessProbe", 10, 40),
-        ActorRow("d", "RolloutRayActor", "here", "", 6, "ALIVE"),
+        dead("PPOTrainer", 8, 200),
+        dead("PolicyModelActor", 7, 100),
+        dead("_QueueActor", 9, 50, lost=""),
+        dead("ProcessProbe", 10, 40),
+        ActorRow("RolloutRayActor", "here", "", 6, "ALIVE"),
     ]
     how, memory, where, *last, second, _, no_lines = told(rows).splitlines()
-    assert how.startswith("policy actor 1 (pid 7) died: ") and "SIGSEGV" in how
+    assert how.startswith("policy actor (pid 7) died: ") and "SIGSEGV" in how
     assert "Memory was not the reason" in memory and str(log) in where
     assert last == ["    *** SIGSEGV received at time=1 ***", "    Train: 100%", "    no room"]
     assert second.startswith("trainer (pid 8) died") and str(log) not in no_lines
 
 
 def test_of_a_process_on_another_node_rays_words_are_told(told: Any) -> None:
-    said = told([dead("a", "CriticModelActor", 7, 1, node="there")])
-    assert said.startswith(
-        "critic 1 (pid 7) died: on 10.0.0.2, The actor is dead because its worker process has died."
-    )
+    said = told([dead("CriticModelActor", 7, 1, node="there")])
+    assert said.startswith("critic (pid 7) died: on 10.0.0.2, The actor is dead because its worker process has died.")
     assert "OOM" not in said and "Memory" not in said and said.endswith("on 10.0.0.2.")
 
 
@@ -164,24 +162,24 @@ def test_last_lines_are_those_of_errors_or_else_of_output(tmp_path: Path) -> Non
 
 def test_processes_of_all_nodes_are_seen_under_our_names(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [
-        ActorRow("a", "PolicyModelActor", "here", "10.0.0.1", 7, "ALIVE"),
-        ActorRow("b", "PolicyModelActor", "there", "10.0.0.2", 7, "ALIVE"),
-        ActorRow("c", "TheirAgent", "here", "10.0.0.1", 8, "ALIVE"),
-        ActorRow("d", "CriticModelActor", "", "", 0, "PENDING_CREATION"),
-        ActorRow("e", "ReferenceModelActor", "gone", "10.0.0.3", 9, "ALIVE"),
-        dead("f", "RolloutRayActor", 5, 1),
+        ActorRow("PolicyModelActor", "here", "10.0.0.1", 7, "ALIVE"),
+        ActorRow("PolicyModelActor", "there", "10.0.0.2", 7, "ALIVE"),
+        ActorRow("TheirAgent", "here", "10.0.0.1", 8, "ALIVE"),
+        ActorRow("CriticModelActor", "", "", 0, "PENDING_CREATION"),
+        ActorRow("ReferenceModelActor", "gone", "10.0.0.3", 9, "ALIVE"),
+        dead("RolloutRayActor", 5, 1),
     ]
     monkeypatch.setattr(run_watch, "job_actors", lambda: rows)
     monkeypatch.setattr(
         run_watch, "look", lambda pids: {p: Seen({p: (1.0 if p == 7 else 1e9, 0)}, "fit") for p in pids}
     )
-    actors: Any = RunActors({"a": 0, "b": 1, "d": 0}, "here")
+    actors: Any = RunActors("here")
     there = {"there": {7: Seen({7: (0.0, 0)}, "", is_stopped=True)}, "gone": {}}
     monkeypatch.setattr(actors, "_look_at", lambda node, pids: there[node])
     assert [process.does for process in actors.look()] == [WORKING, IDLE, WORKING, STARTING, UNSEEN]
     found = actors.look()
     assert found[:2] == [
-        Process("policy actor 0", WORKER, 7, IDLE, "fit"),
-        Process("policy actor 1", WORKER, 7, IDLE, "", "10.0.0.2", is_stopped=True),
+        Process("policy actor", WORKER, 7, IDLE, "fit"),
+        Process("policy actor", WORKER, 7, IDLE, "", "10.0.0.2", is_stopped=True),
     ]
-    assert [process.name for process in found[2:]] == ["TheirAgent", "critic 0", "reference"]
+    assert [process.name for process in found[2:]] == ["TheirAgent", "critic", "reference"]
