@@ -257,7 +257,8 @@ def _prepare_reward(executor: Any, names: Sequence[str], grading: Grading | None
         function.start()
     elif isinstance(function, CombinedReward):
         function.configure(names, grading or Grading())
-    replace_rewards(executor, partial(_noting, None if isinstance(function, PooledReward) else running))
+    is_pooled = all(isinstance(part, PooledReward) for part in getattr(function, "parts", [function]))
+    replace_rewards(executor, partial(_noting, None if is_pooled else running))
 
 
 def _noting(running: RunningRewards | None, function: Any) -> Any:

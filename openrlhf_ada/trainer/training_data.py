@@ -27,9 +27,9 @@ from openrlhf_ada.platforms import without_gpu
 from openrlhf_ada.reporting.recorded_flags import flat
 from openrlhf_ada.reporting.redaction import plain, redact
 from openrlhf_ada.reward.mixed import named_label
-from openrlhf_ada.reward.names import grades_labels, split_names
+from openrlhf_ada.reward.names import split_names
 from openrlhf_ada.reward.pool import limits_of
-from openrlhf_ada.reward.reward_function import MIXED, NAMED
+from openrlhf_ada.reward.reward_function import MIXED, NAMED, grades_labels
 from openrlhf_ada.reward.trial import ROWS, Row, rows_for
 from openrlhf_ada.trainer.checkpoints import Origin
 from openrlhf_ada.trainer.preflight import check_rows
