@@ -98,8 +98,8 @@ def prepare_model(toy: bool, cache: Path) -> Path:
     return build_toy_model(folder) if toy else build_smollm2(folder, end_at_newline=True)
 
 
-def write_prompts(toy: bool, folder: Path, *, num_train: int, num_heldout: int, seed: int) -> Path:
-    """Write train.jsonl and heldout.jsonl; returns the folder."""
+def write_prompts(toy: bool, folder: Path, *, num_train: int, num_heldout: int, seed: int) -> dict[str, Any]:
+    """Write train.jsonl and heldout.jsonl; returns what was written."""
     from openrlhf_ada.demo.arithmetic import write_demo_data
     from openrlhf_ada.demo.toy import write_toy_data
 
@@ -194,7 +194,8 @@ def _show_result(run_dir: Path) -> None:
     from openrlhf_ada.reporting.visits import read_visits
 
     run = read_run(run_dir)
-    s, paid = summarise(run), payoff(run, read_visits(run))
+    s: Mapping[str, Any] = summarise(run)
+    paid = payoff(run, read_visits(run))
     lines = [] if paid is None else payoff_lines(paid)
     if s["accuracy_before"] is not None:
         before, after = (f"{s[f'accuracy_{when}']:.3f} ± {s[f'ci95_{when}']:.3f}" for when in ("before", "after"))
