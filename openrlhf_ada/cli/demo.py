@@ -194,7 +194,7 @@ def _show_result(run_dir: Path) -> None:
     from openrlhf_ada.reporting.visits import read_visits
 
     run = read_run(run_dir)
-    s: Mapping[str, Any] = summarise(run)
+    s: dict[str, Any] = {**summarise(run)}
     paid = payoff(run, read_visits(run))
     lines = [] if paid is None else payoff_lines(paid)
     if s["accuracy_before"] is not None:
