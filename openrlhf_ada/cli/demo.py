@@ -63,7 +63,9 @@ def main(argv: Sequence[str]) -> int:
     write_prompts(args.toy, data, num_train=recipe.num_prompts(steps), num_heldout=recipe.num_heldout, seed=0)
     command = [*training_flags(recipe, model, data, args.run_dir, steps), *extra]
     print("2/3 training with Reinforce-Ada's balance, in small steps. The same command line trains on GPUs:\n")
-    print(f"  {program.called()} train {_multiline(command)}\n")
+    # One flag per line.
+    flags = shlex.join(command).replace(" --", " \\\n    --")
+    print(f"  {program.called()} train {flags}\n")
     status = train(command)
     if status == 0:
         print("3/3 result")
@@ -175,17 +177,6 @@ def words(flags: Mapping[str, Any]) -> list[str]:
         values = () if value is True else value if isinstance(value, tuple) else (value,)
         line += [f"--{name}", *map(str, values)]
     return line
-
-
-def _multiline(command: Sequence[str]) -> str:
-    """The command as a user would type it, one flag per line."""
-    lines: list[str] = []
-    for part in command:
-        if part.startswith("--"):
-            lines.append(part)
-        else:
-            lines[-1] += " " + shlex.quote(part)
-    return " \\\n    ".join(lines)
 
 
 def _show_result(run_dir: Path) -> None:
