@@ -65,11 +65,6 @@ async def _end_with(llm: Any) -> None:
 
     Watched, since vLLM leaves those waiting who are in a call other than `generate` when its core dies.
     """
-<<<<<<< HEAD
-    while not llm.errored:
-        await asyncio.sleep(WATCH_S)
-    how = "".join(f" {name} {how_it_ended(code)}." for name, code in ended_cores(llm).items())
-=======
     try:
         while not llm.errored:
             # A reward function that holds Python's lock stops this loop: the log then shows where it is.
@@ -77,8 +72,7 @@ async def _end_with(llm: Any) -> None:
             await asyncio.sleep(WATCH_S)
     finally:
         faulthandler.cancel_dump_traceback_later()
-    how = "".join(f" {name} {how_it_ended(code, ())}." for name, code in ended_cores(llm).items())
->>>>>>> main
+    how = "".join(f" {name} {how_it_ended(code)}." for name, code in ended_cores(llm).items())
     # Nothing is flushed by what follows.
     sys.stderr.write(f"This process ends with its vLLM engine: {llm.dead_error}{how}\n")
     sys.stderr.flush()
