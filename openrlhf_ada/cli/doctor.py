@@ -18,8 +18,17 @@ from tempfile import TemporaryDirectory
 import openrlhf_ada
 from openrlhf_ada.config.installed import REMEDY, stack_versions
 from openrlhf_ada.config.visible import as_told
-from openrlhf_ada.platforms.machine_check import ERROR, OK, WARNING, Finding, machine_findings
-from openrlhf_ada.platforms.stack_check import gpu_findings, package_findings, ray_findings, usable_gpus
+from openrlhf_ada.platforms.machine_check import (
+    ERROR,
+    OK,
+    WARNING,
+    Finding,
+    gpu_findings,
+    machine_findings,
+    package_findings,
+    ray_findings,
+    usable_gpus,
+)
 from openrlhf_ada.reporting.redaction import redact
 
 PROG = "openrlhf-ada doctor"

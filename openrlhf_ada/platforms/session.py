@@ -22,8 +22,13 @@ from openrlhf_ada.host.ray_session import (
     started_apart,
 )
 from openrlhf_ada.platforms import without_gpu
-from openrlhf_ada.platforms.gpu import hidden_as_slots
-from openrlhf_ada.platforms.gpu_check import check_cpu_limits, check_gpu_limits, check_machine, check_nodes
+from openrlhf_ada.platforms.gpu import (
+    check_cpu_limits,
+    check_gpu_limits,
+    check_machine,
+    check_nodes,
+    hidden_as_slots,
+)
 from openrlhf_ada.platforms.processes import children_named, kill_rest
 from openrlhf_ada.platforms.ray_head import NAMES, RayHead, RayHeadLostError
 from openrlhf_ada.platforms.resources import MissingResourcesError, Slots, required_slots

@@ -30,13 +30,13 @@ SCRIPT = """
 import json, sys
 import ray
 from openrlhf_ada.cli.train_ppo_ray import parse
-from openrlhf_ada.platforms import without_gpu, gpu_check, session
+from openrlhf_ada.platforms import without_gpu, gpu, session
 from openrlhf_ada.platforms.resources import MissingResourcesError
 
 assume_usable, *argv = sys.argv[1:]
 if assume_usable == "yes":
     # What each node would find with torch's build for CUDA.
-    gpu_check.trouble = lambda: None
+    gpu.trouble = lambda: None
 session.check_gpu_limits = lambda args: None
 args = parse(argv, check=lambda flags: None)
 try:

@@ -14,17 +14,21 @@ from nvml import driver, gpu
 
 from openrlhf_ada import HOST_VERSION
 from openrlhf_ada.config.installed import pins
-from openrlhf_ada.platforms import session, stack_check
+from openrlhf_ada.platforms import machine_check, session
 from openrlhf_ada.platforms.gpu import Trouble
-from openrlhf_ada.platforms.machine_check import ERROR, OK, WARNING, Finding, machine_findings
-from openrlhf_ada.platforms.nvml import NoNvmlError, NvmlError
-from openrlhf_ada.platforms.stack_check import (
+from openrlhf_ada.platforms.machine_check import (
+    ERROR,
+    OK,
+    WARNING,
+    Finding,
     gpu_findings,
+    machine_findings,
     package_findings,
     ray_findings,
     try_ray,
     usable_gpus,
 )
+from openrlhf_ada.platforms.nvml import NoNvmlError, NvmlError
 
 GIB = 1 << 30
 Usage = namedtuple("Usage", "total used free")
@@ -127,7 +131,7 @@ def test_missing_packages_are_named_with_what_brings_them(on_gpu: bool) -> None:
 
 def _gpus(monkeypatch: pytest.MonkeyPatch, read: Any, trouble: Any = lambda: None) -> list[Finding]:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(stack_check, "trouble", trouble)
+    monkeypatch.setattr(machine_check, "trouble", trouble)
     return list(gpu_findings(read))
 
 
@@ -185,7 +189,7 @@ def test_nothing_is_said_of_a_ray_that_is_not_installed() -> None:
 def _ray(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, address: str | None, *, answers: bool) -> list[Finding]:
     monkeypatch.setattr(session, "running_cluster", lambda: address)
     monkeypatch.setattr(session, "_answers", lambda address: answers)
-    monkeypatch.setattr(stack_check, "try_ray", lambda: Finding("Ray", OK, "tried"))
+    monkeypatch.setattr(machine_check, "try_ray", lambda: Finding("Ray", OK, "tried"))
     return list(ray_findings(RAY))
 
 

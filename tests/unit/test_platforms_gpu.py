@@ -17,18 +17,18 @@ import torch
 from nvml import NVMLError, NVMLError_LibraryNotFound, bindings, driver, gpu
 
 from openrlhf_ada.platforms import gpu as gpu_module
-from openrlhf_ada.platforms import gpu_check
 from openrlhf_ada.platforms import nvml as nvml_module
 from openrlhf_ada.platforms.gpu import (
     Torch,
     Trouble,
+    check_machine,
+    check_nodes,
     explain,
     look_at_driver,
     look_at_torch,
     trouble,
     unreadable_architectures,
 )
-from openrlhf_ada.platforms.gpu_check import check_machine, check_nodes
 from openrlhf_ada.platforms.nvml import Driver, NoNvmlError, NvmlError, read_driver
 from openrlhf_ada.platforms.resources import MissingResourcesError
 
@@ -280,7 +280,7 @@ def flags(*, for_cpu: bool) -> SimpleNamespace:
 def test_a_run_beside_an_unusable_gpu_is_refused(
     monkeypatch: pytest.MonkeyPatch, found: Trouble, for_cpu: bool
 ) -> None:
-    monkeypatch.setattr(gpu_check, "trouble", lambda: found)
+    monkeypatch.setattr(gpu_module, "trouble", lambda: found)
     with pytest.raises(MissingResourcesError) as error:
         check_machine(flags(for_cpu=for_cpu))
     assert str(error.value).startswith(f"{found}. ")
@@ -290,7 +290,7 @@ def test_a_run_beside_an_unusable_gpu_is_refused(
 def test_a_cpu_environment_with_cpu_flags_trains_on_the_cpu_and_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(gpu_check, "trouble", lambda: BUILD)
+    monkeypatch.setattr(gpu_module, "trouble", lambda: BUILD)
     with caplog.at_level(logging.WARNING):
         check_machine(flags(for_cpu=True))
     (warning,) = caplog.messages
@@ -300,7 +300,7 @@ def test_a_cpu_environment_with_cpu_flags_trains_on_the_cpu_and_says_so(
 def test_a_machine_without_trouble_is_not_spoken_of(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(gpu_check, "trouble", lambda: None)
+    monkeypatch.setattr(gpu_module, "trouble", lambda: None)
     check_machine(flags(for_cpu=False))
     assert caplog.messages == []
 
@@ -315,7 +315,7 @@ def cluster_of(monkeypatch: pytest.MonkeyPatch, answers: dict[str, Trouble | Non
         lambda: [{"NodeManagerAddress": a, "NodeID": a, "Alive": alive, "Resources": {"GPU": gpus, "CPU": 4}}
                  for a, alive, gpus in nodes],
     )  # fmt: skip
-    monkeypatch.setattr(gpu_check, "_ask", lambda node_id: node_id)
+    monkeypatch.setattr(gpu_module, "_ask", lambda node_id: node_id)
     monkeypatch.setattr(ray, "get", lambda ref: answers[ref])
 
 
