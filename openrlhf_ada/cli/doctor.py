@@ -8,14 +8,10 @@ import argparse
 import json
 import os
 import platform
-import subprocess
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import openrlhf_ada
 from openrlhf_ada.config.installed import REMEDY, stack_versions
 from openrlhf_ada.config.visible import as_told
 from openrlhf_ada.platforms.machine_check import (
@@ -33,18 +29,10 @@ from openrlhf_ada.reporting.redaction import redact
 
 PROG = "openrlhf-ada doctor"
 
-GPU_TESTS = Path(openrlhf_ada.__file__).parents[1] / "tests" / "gpu" / "first_run.sh"
-"""Only a copy of the source has them."""
-
 
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=PROG, description=__doc__, allow_abbrev=False)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
-    parser.add_argument(
-        "--gpu",
-        action="store_true",
-        help="also run the tests of every path on GPUs, which take about ten minutes (a copy of the source has them)",
-    )
     return parser
 
 
@@ -52,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
     """Entry point; returns the exit status."""
     args, words = build_parser().parse_known_args(argv)
     findings: list[Finding] = []
-    for finding in look(words, gpu=args.gpu):
+    for finding in look(words):
         findings.append(finding)
         if not args.json:
             print(as_told(f"{finding.level:8} {finding.check:14} {finding.what}"), flush=True)
@@ -62,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
     return 1 if any(finding.level == ERROR for finding in findings) else 0
 
 
-def look(words: Sequence[str], *, gpu: bool) -> Iterator[Finding]:
+def look(words: Sequence[str]) -> Iterator[Finding]:
     """Make all checks; one that needs a package which is not there is left out, and said to be. `words`: flags of
     `openrlhf-ada train`."""
     checks: dict[str, Callable[[], Iterable[Finding]]] = {
@@ -73,8 +61,6 @@ def look(words: Sequence[str], *, gpu: bool) -> Iterator[Finding]:
     }
     if words:
         checks["flags"] = lambda: input_findings(words)
-    if gpu:
-        checks["tests on GPUs"] = gpu_tests
     for name, check in checks.items():
         try:
             yield from check()
@@ -108,23 +94,6 @@ def input_findings(words: Sequence[str]) -> Iterator[Finding]:
         return
     said = f"they make a run of mode {args.ada.mode}, which takes {slots.gpus} GPU slots: {slots.describe()}"
     yield Finding("flags", OK, said)
-
-
-def gpu_tests() -> Iterator[Finding]:
-    """Run the tests of every path on GPUs; what they print goes to stderr."""
-    name = "tests on GPUs"
-    if not usable_gpus():
-        yield Finding(name, ERROR, "there is no GPU to run them on", "Without one: make gpu-rehearsal")
-        return
-    if not GPU_TESTS.is_file():
-        remedy = "Get a copy of the source of this version, and run tests/gpu/first_run.sh there"
-        yield Finding(name, ERROR, "this installation has no tests; they are in the source", remedy)
-        return
-    environment = os.environ | {"PYTHON": sys.executable}
-    status = subprocess.run([str(GPU_TESTS)], env=environment, stdout=sys.stderr, check=False).returncode
-    report = os.environ.get("OUT", "gpu-report.md")
-    level, said = (ERROR, f"some failed (status {status})") if status else (OK, "all passed")
-    yield Finding(name, level, f"{said}; the report is {report}", "Paste it into an issue" if status else "")
 
 
 def _close(findings: Sequence[Finding], *, as_json: bool) -> None:

@@ -1,5 +1,5 @@
-"""Why a run cannot use a GPU that this machine has, and refusals before any actor starts. Without a GPU there is nothing
-to say: then the CPU is meant."""
+"""Why a run cannot use a GPU that this machine has, and refusals before any actor starts. Without a GPU there is
+nothing to say: then the CPU is meant."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def _too_old_gpus(gpus: tuple[Gpu, ...]) -> Trouble | None:
 
 # -- a run ------------------------------------------------------------------------------------------------------------
 #
-# Without these checks it would start on the CPU, or its workers would fail minutes later, with the reason in their logs.
+# Without these checks it would start on the CPU, or its workers would fail minutes later, with the reason in a log.
 
 
 def check_machine(args: SimpleNamespace) -> None:

@@ -7,7 +7,7 @@ answers as well. Source: NVML API reference.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,14 +82,7 @@ class NoRoomError(RuntimeError):
     """An engine cannot start again on a GPU that it shares."""
 
 
-def wait_for_room(
-    share: float,
-    count: int,
-    given: Sequence[int | str],
-    read: Callable[[], Driver] = read_driver,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> None:
+def wait_for_room(share: float, count: int, given: Sequence[int | str]) -> None:
     """For an engine that starts again beside the policy: vLLM starts only if its whole share of the GPU's memory is
     free. Return when `share` of the memory of `count` GPUs is. Raises NoRoomError after RELEASE_S.
 
@@ -97,21 +90,21 @@ def wait_for_room(
     engine of several GPUs has none of its own, and looks at all of its node. So room is necessary for a start, and
     nearly enough: vLLM counts half a GiB of its own as well. Parts of a GPU (MIG) are not looked at.
     """
-    end = clock() + RELEASE_S
+    end = time.monotonic() + RELEASE_S
     while True:
-        gpus = [gpu for index, gpu in enumerate(read().gpus) if not given or _is_among(given, index, gpu)]
+        gpus = [gpu for index, gpu in enumerate(read_driver().gpus) if not given or _is_among(given, index, gpu)]
         with_room = [gpu for gpu in gpus if gpu.free >= share * gpu.total]
         # Of an engine that lies on several nodes, the GPUs of this one.
         if len(with_room) >= min(count, len(gpus)):
             return
-        if clock() > end:
+        if time.monotonic() > end:
             free = ", ".join(f"{gpu.free / GIB:.1f} of {gpu.total / GIB:.1f} GiB" for gpu in gpus)
             raise NoRoomError(
                 f"an engine that died cannot start again beside the policy: vLLM needs {share:.0%} of the memory of "
                 f"{count} GPU{'s' * (count > 1)} free (--vllm.gpu_memory_utilization), and here are free: {free}. A "
                 f"lower share, or --ds.enable_sleep, leaves room for it"
             )
-        sleep(POLL_S)
+        time.sleep(POLL_S)
 
 
 def _is_among(given: Sequence[int | str], index: int, gpu: Gpu) -> bool:

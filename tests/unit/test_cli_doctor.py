@@ -142,21 +142,6 @@ def test_what_needs_a_missing_package_is_left_out(
     assert "not looked at, since ray is not installed" in capsys.readouterr().out
 
 
-def test_gpu_tests_are_run_where_they_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(doctor, "usable_gpus", lambda: 0)
-    assert next(iter(doctor.gpu_tests())).what == "there is no GPU to run them on"
-    monkeypatch.setattr(doctor, "usable_gpus", lambda: 1)
-    assert doctor.GPU_TESTS.is_file()
-    for status, level in ((0, OK), (1, ERROR)):
-        script = tmp_path / f"first_run_{status}.sh"
-        script.write_text(f"#!/bin/sh\nexit {status}\n")
-        script.chmod(0o755)
-        monkeypatch.setattr(doctor, "GPU_TESTS", script)
-        assert next(iter(doctor.gpu_tests())).level == level
-    monkeypatch.setattr(doctor, "GPU_TESTS", tmp_path / "missing.sh")
-    assert "first_run.sh" in next(iter(doctor.gpu_tests())).remedy
-
-
 BARE = """
 import importlib.abc, importlib.metadata, sys
 
