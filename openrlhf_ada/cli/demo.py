@@ -23,27 +23,18 @@ class Recipe:
     """What differs between the two demos."""
 
     model: str
-    num_steps: int
+    num_prompts: int
+    episodes: int
+    """The toy task has few sums."""
     batch_size: int
     num_heldout: int
     eval_samples: int
     max_new_tokens: int
     learning_rate: float
-    max_prompts: int
-    """Training prompts that the task has next to the held-out ones."""
-
-    def episodes(self, steps: int) -> int:
-        """The fewest episodes that give all steps full batches. The toy task has few sums, so it needs several."""
-        total = self.batch_size * steps
-        fewest = -(-total // self.max_prompts)
-        return next(episodes for episodes in range(fewest, total + 1) if total % episodes == 0)
-
-    def num_prompts(self, steps: int) -> int:
-        return self.batch_size * steps // self.episodes(steps)
 
 
-SMOLLM2 = Recipe("SmolLM2-135M-Instruct", 14, 16, 192, 4, 5, 2e-5, 1024)
-TOY = Recipe("a toy model of 0.1 M parameters", 16, 32, 100, 8, 4, 3e-4, 256)
+SMOLLM2 = Recipe("SmolLM2-135M-Instruct", 224, 1, 16, 192, 4, 5, 2e-5)
+TOY = Recipe("a toy model of 0.1 M parameters", 256, 2, 32, 100, 8, 4, 3e-4)
 
 GROUP_SIZE = 4
 MAX_SAMPLES = 16
@@ -57,11 +48,10 @@ def main(argv: Sequence[str]) -> int:
         if any(part.split("=")[0] == flag for part in extra):
             parser.error(f"{flag} is named by --run-dir here: use that")
     recipe = TOY if args.toy else SMOLLM2
-    steps = args.steps or recipe.num_steps
     print(f"1/3 {recipe.model} and arithmetic prompts of graded difficulty")
     model, data = prepare_model(args.toy, args.cache_dir), args.cache_dir / f"{'toy' if args.toy else 'smollm2'}-data"
-    write_prompts(args.toy, data, num_train=recipe.num_prompts(steps), num_heldout=recipe.num_heldout, seed=0)
-    command = [*training_flags(recipe, model, data, args.run_dir, steps), *extra]
+    write_prompts(args.toy, data, num_train=recipe.num_prompts, num_heldout=recipe.num_heldout, seed=0)
+    command = [*training_flags(recipe, model, data, args.run_dir), *extra]
     print("2/3 training with Reinforce-Ada's balance, in small steps. The same command line trains on GPUs:\n")
     # One flag per line.
     flags = shlex.join(command).replace(" --", " \\\n    --")
@@ -83,9 +73,6 @@ def build_parser() -> argparse.ArgumentParser:
         help="run directory (default: runs/demo-<time>)",
     )
     parser.add_argument("--cache-dir", type=Path, default=Path(".cache"), help="folder for the model and the prompts")
-    parser.add_argument(
-        "--steps", type=_positive, default=None, help="number of training steps (default: as in docs/quickstart.md)"
-    )
     return parser
 
 
@@ -116,14 +103,7 @@ def _choose_platform() -> None:
         without_gpu.activate()
 
 
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"it is {value}, expected at least 1")
-    return value
-
-
-def training_flags(recipe: Recipe, model: Path, data: Path, run_dir: Path, steps: int) -> list[str]:
+def training_flags(recipe: Recipe, model: Path, data: Path, run_dir: Path) -> list[str]:
     """Flags of `openrlhf-ada train`."""
     trained = recipe.batch_size * GROUP_SIZE
     flags: dict[str, Any] = {
@@ -133,7 +113,7 @@ def training_flags(recipe: Recipe, model: Path, data: Path, run_dir: Path, steps
         "ada_max_samples": MAX_SAMPLES,
         "actor.adam.lr": recipe.learning_rate,
         "algo.advantage.estimator": "dr_grpo",
-        "train.num_episodes": recipe.episodes(steps),
+        "train.num_episodes": recipe.episodes,
         "rollout.batch_size": recipe.batch_size,
         "rollout.n_samples_per_prompt": GROUP_SIZE,
         "rollout.micro_batch_size": trained,
