@@ -35,18 +35,12 @@ from openrlhf_ada.reward.mathematics.relations import (
     without_qualifier,
     without_same_name,
 )
+from openrlhf_ada.reward.mathematics.tables import pattern
 from openrlhf_ada.reward.mathematics.text import LONGEST, FoundAnswer, clause_of, find_answers, last_boxes, unfenced
 from openrlhf_ada.reward.mathematics.units import Measured, amounts, comparable, measured
 
-_TEXT_LABEL = re.compile(
-    r"(?=.*[a-z]{3}|no$)[a-z][a-z' -]*[a-z]|"
-    # a date
-    r"(?!sin|cos|tan|sqrt|log|exp)[a-z]{3,12} [0-9]{1,2}(?:,? [0-9]{4})?"
-)
-_NAMED = re.compile(
-    r"^(?:[A-Za-z]|[A-Z]{1,4}|\|[A-Z]{2}\||[A-Z]:[A-Z]|\\(?:angle|theta|alpha|beta|lambda)\s*[A-Z]{0,3})"
-    r"(?:_(?:\w|\{\w{1,5}\}))?(?:\([^()=]{1,12}\))?\s*="
-)
+_TEXT_LABEL = pattern("answers", "text_label")
+_NAMED = pattern("answers", "named")
 _DOTS = re.compile(r"\s*(?:\\ldots|\.\.\.)$")
 _CONGRUENCE = re.compile(r"\\equiv|\\[pb]?mod(?![a-z])")
 _VERDICT = re.compile(r"(yes|no|true|false)\s*[,.;:!]")
@@ -58,9 +52,7 @@ _SAME_WORDING = {"dne": "does not exist"} | dict.fromkeys(
 _ARTICLE = re.compile(r"^(?:an?|the) ")
 # 17 \bmod 5 = 2
 _MODULO = re.compile(r"^[0-9\s]+\\bmod\s*[0-9]+\s*=")
-_HUGE = re.compile(
-    r"\^\s*\{?\s*[0-9]{5,}|\^\s*\{?\s*[0-9]+\s*\^\s*\{?\s*(?:[0-9]{2,}|[0-9]\s*\^)|[0-9]{5,}\s*\}?\s*!|[0-9]!\s*!|[0-9]{1000}"
-)
+_HUGE = pattern("answers", "huge")
 
 
 def grade(response: str, label: Any) -> Grade:
