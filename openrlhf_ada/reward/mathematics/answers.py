@@ -21,7 +21,14 @@ from openrlhf_ada.reward.grade import Grade, UnusableLabelError, before_first_an
 from openrlhf_ada.reward.mathematics.choices import choice_of_answer, choice_of_label
 from openrlhf_ada.reward.mathematics.expressions import equal_expressions, is_readable
 from openrlhf_ada.reward.mathematics.notation import simplified, words
-from openrlhf_ada.reward.mathematics.numbers import Number, number, number_of_words, time_of_day, with_decimal_point
+from openrlhf_ada.reward.mathematics.numbers import (
+    Number,
+    number,
+    number_of_words,
+    same_time,
+    time_of_day,
+    with_decimal_point,
+)
 from openrlhf_ada.reward.mathematics.prose import after_announcement
 from openrlhf_ada.reward.mathematics.relations import (
     as_interval,
@@ -56,11 +63,8 @@ _HUGE = pattern("answers", "huge")
 
 
 def grade(response: str, label: Any) -> Grade:
-    """1.0 if the response's answer equals the label, or any of several labels; else 0.0.
-
-    Raises:
-        UnusableLabelError: a label is empty, neither text nor number, or does not equal itself.
-    """
+    """1.0 if the response's answer equals the label, or any of several labels; else 0.0. Raises UnusableLabelError if
+    a label is empty, neither text nor number, or does not equal itself."""
     labels = readable_labels(label)
     label_is_readable()
     answers = find_answers(response)
@@ -99,7 +103,7 @@ def equal(label: str, answer: FoundAnswer) -> bool:
         return _without_brackets(plain_label) == _without_brackets(plain_answer)
     times = time_of_day(words(plain_label)), time_of_day(words(plain_answer))
     if times[0] is not None and times[1] is not None:
-        return times[0].equals(times[1])
+        return same_time(times[0], times[1])
     expected, given = amounts(plain_label), amounts(plain_answer)
     if expected and given and (expected[1] == given[1] or expected[0] + given[0] > 2):
         return expected[1] == given[1]

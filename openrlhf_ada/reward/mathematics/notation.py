@@ -43,7 +43,7 @@ def simplified(text: str) -> str:
     text = _EXPONENT.sub(r"\1 \\cdot 10^{\2}", text)
     text = _REPEATING.sub(_fraction, text)
     text = _MIXED.sub(_improper, text)
-    text = _LARGE.sub(lambda m: rf"{m[1]} \cdot 10^{{{table('notation', 'zeros')[m[2]]}}}", text)
+    text = _LARGE.sub(lambda m: rf"{m[1]} \cdot 10^{{{_ZEROS[m[2]]}}}", text)
     return text.strip()
 
 
