@@ -8,7 +8,7 @@ from typing import Any
 
 from openrlhf_ada.config.nearest import nearest
 from openrlhf_ada.data.files import DataError
-from openrlhf_ada.reward.reasoning import SOLVER, import_reasoning_gym, to_label
+from openrlhf_ada.reward.reasoning_answers import SOLVER, import_reasoning_gym, to_label
 
 PREFIX = "reasoning_gym:"
 

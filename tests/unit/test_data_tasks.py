@@ -11,8 +11,7 @@ import pytest
 from openrlhf_ada.data import tasks
 from openrlhf_ada.data.files import DataError
 from openrlhf_ada.data.problems import Source, load_problems
-from openrlhf_ada.reward.reasoning import SOLVER, from_label, import_reasoning_gym
-from openrlhf_ada.reward.reasoning_answers import grade
+from openrlhf_ada.reward.reasoning_answers import SOLVER, from_label, grade, import_reasoning_gym
 
 REFUSED = {
     "composite": r"reasoning_gym:composite: it is a mixture of other tasks.*name the tasks one by one",

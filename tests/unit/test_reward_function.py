@@ -15,18 +15,19 @@ from adversarial import adversarial_texts
 from openrlhf_ada.reward import reasoning_answers
 from openrlhf_ada.reward.grade import UnusableLabelError
 from openrlhf_ada.reward.pool import GradingLimits
-from openrlhf_ada.reward.reasoning import import_reasoning_gym, to_label
+from openrlhf_ada.reward.reasoning_answers import import_reasoning_gym, to_label
 from openrlhf_ada.reward.reward_function import (
     ARITHMETIC,
     COMBINED,
     Grading,
     NoScoreError,
     PooledReward,
+    Shaping,
     grader_of,
+    has_format,
     pooled,
     strip_end_tokens,
 )
-from openrlhf_ada.reward.shaping import Shaping, has_format
 from openrlhf_ada.reward.worker import load_file
 
 
