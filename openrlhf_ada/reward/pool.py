@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 import weakref
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
@@ -67,7 +67,7 @@ def limits_of(config: Any) -> GradingLimits:
     return GradingLimits(config.reward_timeout, config.reward_memory, rules)
 
 
-class GraderPool:
+class GraderPool(AbstractContextManager["GraderPool"]):
     """`workers` processes (None: `default_workers()`) with one grader: `package.module:function` or
     `path/to/file.py:function` (see `grade.Grader`). Any thread may call `grade`, which takes the next idle process."""
 
@@ -112,9 +112,6 @@ class GraderPool:
         with self._lock:
             self._closed = True
         self._finalizer()
-
-    def __enter__(self) -> GraderPool:
-        return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()

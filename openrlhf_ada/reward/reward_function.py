@@ -101,7 +101,7 @@ def short(text: str, limit: int = 80) -> str:
 
 
 FORMATS = {
-    "boxed": re.compile(r"\\boxed\s*\{"),
+    "boxed": re.compile(r".*?\\boxed\s*\{.*", re.DOTALL),
     "think": re.compile(r"\s*(?:<think>)?(?:(?!</?think>).)+</think>(?:(?!</?think>).)+", re.DOTALL),
     "answer": re.compile(r"(?:(?!</?answer>).)*<answer>(?:(?!</?answer>).)+</answer>\s*", re.DOTALL),
 }
@@ -121,14 +121,9 @@ class Shaping:
 
     def __call__(self, response: str) -> float:
         """The bonus of this response."""
-        return self.bonus if self.format_name != "none" and has_format(response, self.format_name) else 0.0
-
-
-def has_format(response: str, name: str) -> bool:
-    if len(response) > LONGEST:
-        return False
-    pattern = FORMATS[name]
-    return bool(pattern.search(response) if name == "boxed" else pattern.fullmatch(response))
+        if self.format_name == "none" or len(response) > LONGEST:
+            return 0.0
+        return self.bonus if FORMATS[self.format_name].fullmatch(response) else 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,6 @@ from openrlhf_ada.reward.reward_function import (
     PooledReward,
     Shaping,
     grader_of,
-    has_format,
     pooled,
     strip_end_tokens,
 )
@@ -107,13 +106,13 @@ def test_trailing_special_tokens_are_not_read(text: str, kept: str) -> None:
     ],
 )
 def test_formats(name: str, text: str, has: bool) -> None:
-    assert has_format(text, name) is has
+    assert Shaping(name, 0.5)(text) == 0.5 * has
 
 
 def test_formats_take_linear_time() -> None:
     for text in adversarial_texts(300, seed=1):
         for name in ("boxed", "think", "answer"):
-            has_format(text, name)
+            Shaping(name, 0.5)(text)
 
 
 # -- reasoning-gym ----------------------------------------------------------------------------------------------------

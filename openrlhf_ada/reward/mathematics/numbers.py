@@ -95,8 +95,7 @@ def with_decimal_point(text: str) -> str:
 _ONES, _TENS = table("numbers", "ones"), table("numbers", "tens")
 _SMALL = {word: value for value, word in enumerate(_ONES)} | {word: 10 * n for n, word in enumerate(_TENS, start=2)}
 _LARGE = table("numbers", "large")
-_CHINESE = {sign: value for value, sign in enumerate("零一二三四五六七八九")} | {"〇": 0, "两": 2}
-_CHINESE_UNITS = {"十": 10, "百": 100, "千": 1000, "万": 10_000}
+_CHINESE, _CHINESE_UNITS = table("numbers", "chinese"), table("numbers", "chinese_units")
 CHINESE = "".join([*_CHINESE, *_CHINESE_UNITS])
 NUMBER_WORDS = "|".join([*_SMALL, *_LARGE])
 

@@ -1,7 +1,4 @@
-"""Where the answer stands in a response to a mathematical problem.
-
-Everything here takes time linear in the text, since texts come from models: 1 MB of open brackets is one of them.
-"""
+"""Where the answer stands in a response to a mathematical problem. All takes time linear in the text, of a model."""
 
 from __future__ import annotations
 

@@ -73,8 +73,8 @@ def _limits_here() -> ProgramLimits:
 
 @lru_cache
 def _rules_here(text: str | None) -> CodeRules:
-    fields = json.loads(text) if text else {}
-    return CodeRules(tuple(fields.get("imports", ())), bool(fields.get("partial", False)))
+    fields = json.loads(text or "{}")
+    return CodeRules(tuple(fields.get("imports", ())), fields.get("partial", False))
 
 
 def _grade_by_runs(
