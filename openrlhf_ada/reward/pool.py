@@ -18,10 +18,10 @@ import sys
 import threading
 import time
 import weakref
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Self
 
 from openrlhf_ada.config.run_flags import imports_of
 from openrlhf_ada.config.schema import AdaConfig
@@ -67,7 +67,7 @@ def limits_of(config: Any) -> GradingLimits:
     return GradingLimits(config.reward_timeout, config.reward_memory, rules)
 
 
-class GraderPool(AbstractContextManager["GraderPool"]):
+class GraderPool:
     """`workers` processes (None: `default_workers()`) with one grader: `package.module:function` or
     `path/to/file.py:function` (see `grade.Grader`). Any thread may call `grade`, which takes the next idle process."""
 
@@ -112,6 +112,9 @@ class GraderPool(AbstractContextManager["GraderPool"]):
         with self._lock:
             self._closed = True
         self._finalizer()
+
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()
