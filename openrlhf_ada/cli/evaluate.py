@@ -26,8 +26,8 @@ from openrlhf_ada.cli.sampling_flags import (
     with_given,
 )
 from openrlhf_ada.cli.server_flags import add_server_flags, base_url_of, check_server_flags, server_prompts
-from openrlhf_ada.config.defaults import FULL_MARKS
 from openrlhf_ada.config.flags import ConfigError
+from openrlhf_ada.config.run_flags import FULL_MARKS
 from openrlhf_ada.data.benchmarks import BENCHMARKS, Benchmark, find_benchmark
 from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.data.problems import Problem, load_problems

@@ -15,8 +15,8 @@ from typing import Any
 from openrlhf_ada.cli.sampling_flags import Prompts, Sampling, as_text, grading_of, open_sampler
 from openrlhf_ada.cli.server_flags import base_url_of, server_of
 from openrlhf_ada.cli.train_ppo_ray import quiet
-from openrlhf_ada.config.defaults import FULL_MARKS
 from openrlhf_ada.config.flags import ConfigError
+from openrlhf_ada.config.run_flags import FULL_MARKS
 from openrlhf_ada.config.visible import without_logins
 from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.data.problems import Problem

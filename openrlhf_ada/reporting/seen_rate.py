@@ -25,7 +25,7 @@ def recorded_settings(run: Run) -> Settings | None:
     n, batch = run.flag("rollout.n_samples_per_prompt"), run.flag("rollout.batch_size")
     advantage = run.flag("algo.advantage.estimator")
     try:
-        given = AdaConfig(**{**known, "objective": "log", "objective_power": None})
+        given = AdaConfig(**{**known, "objective": "log"})
         return resolve(given, n=n, advantage=advantage, batch=batch)
     except (ConfigError, KeyError, TypeError):
         return None
@@ -54,7 +54,7 @@ def _seen_rate(run: Run) -> tuple[Rate, str]:
     def of_first(visit: Visit) -> float:
         return float(visit.positive[:first].mean())
 
-    if settings is None or settings.policy is not None or settings.spread is not None:
+    if settings is None or settings.policy is not None:
         return of_first, by_first
     if settings.mode == "est":
         if settings.pilot is not None:

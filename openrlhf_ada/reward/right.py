@@ -5,7 +5,7 @@ In reasoning-gym's game_of_life, for example, a board with one wrong cell of a h
 
 from __future__ import annotations
 
-from openrlhf_ada.config.defaults import FULL_MARKS
+from openrlhf_ada.config.run_flags import FULL_MARKS
 from openrlhf_ada.reward.reward_function import MIXED, NAMED
 
 

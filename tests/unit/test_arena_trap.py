@@ -150,7 +150,7 @@ def test_sampler_that_does_not_look_again_falls_into_the_trap(
     assert hard < 0.5 * uniform[1] and visits < 0.3 * uniform[2], "and hardly looked at"
 
 
-CHOOSING = ("choose-8-share", "choose-8-share-corrected", "choose-8-per-token")
+CHOOSING = ("choose-8-share",)
 PUBLISHED = ("greso", "vade", "mopps", "mmr1", "prime-rl-pools")
 COUNTS_TOO = (chosen("est"), chosen("pos"))
 """Prompts as well as rollouts of each."""
