@@ -76,6 +76,7 @@ def _row(action: argparse.Action) -> tuple[str, str]:
     """How the flag is written, and what its help says, with the default."""
     value = action.metavar or (f"{{{','.join(map(str, action.choices))}}}" if action.choices else action.dest.upper())
     value = "" if action.nargs == 0 else " ".join(value) if isinstance(value, tuple) else value
+    value = value[1:-1].replace(",", "|") if value.startswith("{") else value
     text = (action.help or "").replace("%%", "%")
     if action.required and action.option_strings:
         text += " (required)"

@@ -119,7 +119,7 @@ class SamplingFlags:
         None,
         "Number of first rollouts of every prompt (exit gate, or --ada_allocation hit in mode est). Their outcomes "
         f"decide how many more are drawn. Default: {GATE.pilot} with exit gate, {PILOT} with hit.",
-        metavar="N_0",
+        metavar="COUNT",
         within="[2, inf)",
         read_by=ADAPTIVE | {"has_pilot": (True,)},
     )

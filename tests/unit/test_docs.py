@@ -316,7 +316,8 @@ def theirs(path: Path) -> set[str]:
 @every_document
 def test_flags_that_are_named_exist_and_take_their_values(path: Path) -> None:
     for span in spans(path.read_text(encoding="utf-8")):
-        if span.startswith("--") and span not in theirs(path):
+        # What is generated from the parsers has their words for values.
+        if span.startswith("--") and span not in theirs(path) and path.name != "flags.md":
             try:
                 check_flags_of(span)
             except AssertionError as error:
