@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -28,8 +27,9 @@ from openrlhf_ada.core.exact import (
     drawn_weight,
     estimated_weights,
     expected_split,
+    extra_chances,
+    pilot_chances,
     sequential_weight,
-    two_stage_draws,
 )
 from openrlhf_ada.core.grouping import GroupBuilder
 from openrlhf_ada.core.pieces import Trait
@@ -172,16 +172,6 @@ def method_settings(name: str) -> Settings:
     return settings_of(advantage, n, **ours)
 
 
-def methods_table() -> str:
-    """Markdown: what the methods' files say."""
-    rows = [[f"`{name}`", method.summary, _papers(method.source)] for name, method in METHODS.items()]
-    return _table([["`--ada_method`", "What it does", "arXiv"], *rows])
-
-
-def _papers(source: str) -> str:
-    return ", ".join(re.findall(r"\b\d{4}\.\d{5}(?:v\d)?", source))
-
-
 def method_weights_table() -> str:
     """Markdown: effective weight of the methods by pass rate, and rollouts of a visit at four. In mode est in a
     batch of evenly spread pass rates."""
@@ -205,8 +195,15 @@ def _draws(settings: Settings) -> list[float]:
         return [policy.plan.expected_draws(p) for p in DRAWN_RATES]
     rates = np.arange(1, 100) / 100
     assert isinstance(policy, Estimated | TwoStage)
-    drawn = expected_split(policy, rates) if isinstance(policy, Estimated) else two_stage_draws(policy, rates)
+    drawn = expected_split(policy, rates) if isinstance(policy, Estimated) else _two_stage_draws(policy, rates)
     return [float(drawn[round(100 * p) - 1]) for p in DRAWN_RATES]
+
+
+def _two_stage_draws(policy: TwoStage, rates: np.ndarray) -> np.ndarray:
+    """Expected rollouts of a prompt of each pass rate, all equally frequent, shape (B,)."""
+    pilots = np.array([pilot_chances(policy.pilot, rate) for rate in rates])
+    extra = extra_chances(policy, pilots.mean(axis=0))
+    return policy.pilot + pilots @ extra @ np.arange(extra.shape[1])
 
 
 def choice_table() -> str:
@@ -396,7 +393,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "chances": choice_table,
     **{f"weights, {aim}": partial(weights_table, aim) for aim in AIMS},
     "matched weights": matched_table,
-    "methods": methods_table,
     "weights of methods": method_weights_table,
 }
 """What stands between two marks of the page."""

@@ -30,8 +30,8 @@ from openrlhf_ada.config.run_flags import FULL_MARKS
 from openrlhf_ada.config.visible import without_logins
 from openrlhf_ada.data import prepared
 from openrlhf_ada.data.benchmarks import DATASETS, name_and_path
-from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.data.difficulty import BANDS, Difficulty, in_band, parse_band
+from openrlhf_ada.data.files import DataError
 from openrlhf_ada.data.left_out import LeftOut, write_left_out
 from openrlhf_ada.data.problems import Problem, Source, deduplicated, load_problems
 from openrlhf_ada.data.row_rewards import RowRewards
@@ -41,8 +41,7 @@ from openrlhf_ada.eval.answers import as_text
 from openrlhf_ada.platforms.signals import TerminatedError, status_of
 from openrlhf_ada.reporting.counting import Counting
 from openrlhf_ada.reward.pool import limits_of
-from openrlhf_ada.reward.reward_function import MIXED, NAMED
-from openrlhf_ada.reward.right import default_threshold
+from openrlhf_ada.reward.reward_function import MIXED, NAMED, default_threshold
 
 PROG = "openrlhf-ada prepare-data"
 CHECKED_FILE, DROPPED_FILE = "labels.json", "dropped.jsonl"

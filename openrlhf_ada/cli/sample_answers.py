@@ -18,15 +18,15 @@ from openrlhf_ada.cli.train_ppo_ray import quiet
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.run_flags import FULL_MARKS
 from openrlhf_ada.config.visible import without_logins
-from openrlhf_ada.data.checks import DataError
+from openrlhf_ada.data.files import DataError
 from openrlhf_ada.data.problems import Problem
 from openrlhf_ada.eval.answers import AnswerFile, AnswerRow, Asked, Sampled, answered
 from openrlhf_ada.eval.measures import Answered
 from openrlhf_ada.reporting.counting import Counting
 from openrlhf_ada.reward.extraction import VOTING, answer_name, extracted
 from openrlhf_ada.reward.mixed import label_of
-from openrlhf_ada.reward.names import grades_labels, split_names
-from openrlhf_ada.reward.reward_function import MIXED, file_and_function
+from openrlhf_ada.reward.names import split_names
+from openrlhf_ada.reward.reward_function import MIXED, file_and_function, grades_labels
 from openrlhf_ada.reward.trial import Trials, rows_for
 
 WEIGHTS = ("*.safetensors", "*.bin", "config.json")

@@ -28,7 +28,7 @@ from openrlhf_ada.config.objective_notes import objective_notes
 from openrlhf_ada.config.preset_flags import apply_method, check_with_method, method_notes, named_method
 from openrlhf_ada.config.schema import add_flags
 from openrlhf_ada.config.visible import as_told
-from openrlhf_ada.data.checks import DataError
+from openrlhf_ada.data.files import DataError
 from openrlhf_ada.host.parser import HostError, HostFlagError, parse_host_arguments, training_parser
 from openrlhf_ada.host.ray_session import root_cause
 from openrlhf_ada.platforms.folders import said_of_full
@@ -280,14 +280,13 @@ def _train(args: SimpleNamespace, view: ProgressView, session: Session) -> None:
 
     note = _noting(view)
     args.ada_events = Queue(actor_options=on_this_node(takes_cpu=False))
-    places: dict[str, int] = {}
-    watch = RunWatch(args.ada, places, session.log_dir, note)
+    watch = RunWatch(args.ada, session.log_dir, note)
     reader = EventReader(args.ada_events, view, watch.note_progress)
     reader.start()
     watch.start()
     try:
         with watched_starts(args.vllm.num_engines or 0, note):
-            train(args, places, note)
+            train(args, note)
     except KeyboardInterrupt:
         if watch.verdict and not session.head.verdict:
             raise RunLostError(watch.verdict) from None

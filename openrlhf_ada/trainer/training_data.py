@@ -12,14 +12,14 @@ from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_ada.config.flags import ConfigError
-from openrlhf_ada.data.checks import Columns, DataError
 from openrlhf_ada.data.examples import DataSets, Example, read_examples
+from openrlhf_ada.data.files import DataError
 from openrlhf_ada.data.handover import HandedOver, PromptRoom, hand_over
 from openrlhf_ada.data.labels import ReadLabels, read_labels
 from openrlhf_ada.data.left_out import LeftOut, counted, lines_about, write_left_out
 from openrlhf_ada.data.prepared import DRAWS
 from openrlhf_ada.data.problems import Problem, final_part
-from openrlhf_ada.data.questions import has_image, rendered
+from openrlhf_ada.data.questions import Columns, has_image, rendered
 from openrlhf_ada.data.row_rewards import KEY, RowRewards, parse_map
 from openrlhf_ada.data.verification import about_contradicting, contradicting
 from openrlhf_ada.host.rows import prompt_maker
@@ -27,9 +27,9 @@ from openrlhf_ada.platforms import without_gpu
 from openrlhf_ada.reporting.recorded_flags import flat
 from openrlhf_ada.reporting.redaction import plain, redact
 from openrlhf_ada.reward.mixed import named_label
-from openrlhf_ada.reward.names import grades_labels, split_names
+from openrlhf_ada.reward.names import split_names
 from openrlhf_ada.reward.pool import limits_of
-from openrlhf_ada.reward.reward_function import MIXED, NAMED
+from openrlhf_ada.reward.reward_function import MIXED, NAMED, grades_labels
 from openrlhf_ada.reward.trial import ROWS, Row, rows_for
 from openrlhf_ada.trainer.checkpoints import Origin
 from openrlhf_ada.trainer.preflight import check_rows
@@ -66,6 +66,7 @@ def prepare_training_data(args: SimpleNamespace) -> list[str]:
     prompts = ""
     # All rows first: without a hub, the library that reads them must not be imported before that is known.
     found = [(sets, put, read_examples(sets)) for sets, put in _data_sets(args, rewards)]
+    check_rows(args, len(found[0][2]))
     room = _room(args)
     for sets, put, examples in found:
         handed = _handed(sets, examples, args, room, run_dir)

@@ -69,12 +69,6 @@ COMBINATIONS: list[tuple[str, Flags, str, str]] = [
         "",
     ),
     (
-        "a run ends before anybody is warned",
-        {"--ada_logprob_warn": "2"},
-        "--ada_logprob_stop is 1.0",
-        "",
-    ),
-    (
         "and without adaptive sampling",
         ASYNC | {"--train.partial_rollout_enable": "", "--vllm.enable_prefix_caching": "", "--ada_mode": "off"},
         "--vllm.enable_prefix_caching is True",

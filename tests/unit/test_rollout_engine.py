@@ -21,7 +21,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.rollout import engine as module
 from openrlhf_ada.rollout.engine import AdaRolloutActor, SamplingSetup, _end_with, keep_sockets_in
-from openrlhf_ada.rollout.messages import Answer, Number, read
+from openrlhf_ada.rollout.messages import Answer
 from openrlhf_ada.rollout.tracked_engine import Job, TrackedEngine
 
 Execute = Callable[[Any], Awaitable[Any]]
@@ -30,8 +30,6 @@ Execute = Callable[[Any], Awaitable[Any]]
 
 class Llm:
     """Answers with three tokens once `delay_s` is over; knows a request only `preprocessing_s` after it came."""
-
-    logprobs: int | None = None
 
     def __init__(self, delay_s: float = 0.0, preprocessing_s: float = 0.0) -> None:
         self.delay_s, self.preprocessing_s = delay_s, preprocessing_s
@@ -53,9 +51,7 @@ class Llm:
         except TimeoutError:
             pass
         del self.output_processor.external_req_ids[request_id]
-        yield SimpleNamespace(
-            outputs=[SimpleNamespace(token_ids=[1, 2, 3], finish_reason=reason, logprobs=[{1: -1.0}])]
-        )
+        yield SimpleNamespace(outputs=[SimpleNamespace(token_ids=[1, 2, 3], finish_reason=reason)])
 
     async def abort(self, request_id: str) -> None:
         self.aborted[request_id].set()
@@ -93,7 +89,7 @@ def make_actor(execute: Execute, llm: Llm | None = None, *, has_weights: bool = 
 
 
 async def turn(llm: Any, request_id: str = "r") -> dict[str, Any]:
-    params = SimpleNamespace(output_kind=None, seed=None, logprobs=llm.logprobs)
+    params = SimpleNamespace(output_kind=None, seed=None)
     outputs = [output async for output in llm.generate(None, params, request_id)]
     return response(outputs[-1].outputs[0].token_ids) | {"extra_logs": {"seed": params.seed}}
 
@@ -139,7 +135,7 @@ async def answer_of(actor: Any, *, stop_after: float | None = None, timeout_s: f
     if stop_after is not None:
         await asyncio.sleep(stop_after)
         await actor.stop([JOB.request])
-    (answer,) = read(await asyncio.wait_for(actor.answers(), 5))
+    (answer,) = await asyncio.wait_for(actor.answers(), 5)
     assert answer.request == JOB.request and not actor._running
     return answer
 
@@ -151,15 +147,7 @@ def test_sample_uses_its_seed_and_counts_tokens() -> None:
     found = answer.result.response()
     assert found["observation_tokens"].tolist() == [9, 1, 2, 3]
     assert found["extra_logs"] == {"seed": JOB.seed}
-    assert (answer.result.reward, answer.result.num_tokens) == (Number(1.0), 3)
-
-
-def test_sample_without_requested_log_probs_has_failed() -> None:
-    llm = Llm()
-    llm.logprobs = 1
-    answer = asyncio.run(answer_of(make_actor(turn, llm)))
-    assert (answer.result, answer.num_tokens) == (None, 3)
-    assert "vLLM gave 1 log-probabilities of 3 tokens" in answer.error
+    assert (answer.result.reward, answer.result.num_tokens) == (1.0, 3)
 
 
 def test_versions_are_those_of_first_and_last_token() -> None:
@@ -239,7 +227,7 @@ def test_rewards_that_hang_do_not_hold_up_others(monkeypatch: pytest.MonkeyPatch
         await actor.submit([Job(r, "", "", None, 0) for r in requests], setup(0.2))
         hung: list[Answer] = []
         while len(hung) < 40:
-            hung += read(await actor.answers())
+            hung += await actor.answers()
         assert {answer.error for answer in hung} == {"no answer and score within 0.2 s"}
         hangs = False
         return [await answer_of(actor, timeout_s=1.0)]
@@ -309,7 +297,7 @@ def test_jobs_that_come_with_a_question_can_be_stopped_at_once() -> None:
         asking = asyncio.ensure_future(actor.answers([old.request], [JOB], setup(60.0)))
         await asyncio.sleep(0)
         await actor.stop([JOB.request])
-        return read(await asyncio.wait_for(asking, 5))
+        return await asyncio.wait_for(asking, 5)
 
     ended = asyncio.run(scenario())
     assert {answer.request for answer in ended} == {JOB.request, Request(1, 0)}
