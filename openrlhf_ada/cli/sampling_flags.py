@@ -66,6 +66,7 @@ def add_sampling_flags(parser: argparse.ArgumentParser, *, n: int) -> None:
     add(
         "--right_above",
         type=float,
+        default=FULL_MARKS,
         metavar="SCORE",
         help=f"an answer is right if its score is greater (default: full marks, {FULL_MARKS:g})",
     )
