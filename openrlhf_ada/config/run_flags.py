@@ -111,14 +111,14 @@ class RunFlags:
     )
     silence: float = flag(
         60.0,
-        "Seconds without progress, or with a stopped process, after which a line says who is waited for. Each further "
+        "Seconds without progress, after which a line says who is waited for. Each further "
         "line comes after twice the time.",
         metavar="SECONDS",
         within="(0, inf)",
     )
     dead_after: float = flag(
         1800.0,
-        "Seconds without progress, or with a stopped process, after which the run ends and prints the command that "
+        "Seconds without progress, after which the run ends and prints the command that "
         "resumes it. For engines: at least --ada_timeout plus 120.",
         metavar="SECONDS",
         within="(0, inf)",
