@@ -20,16 +20,15 @@ from openrlhf_ada.cli.plan_tables import CONTROL, DEFAULT, EXPERIMENTS, RATES, P
 from openrlhf_ada.cli.scenario import (
     ENGINE_FILE,
     Scenario,
-    method_settings,
     namespace,
     recorded,
-    run_settings,
+    settings_of,
     steps_of,
     synthetic,
 )
 from openrlhf_ada.config.host_values import scored_by_model
 from openrlhf_ada.config.objective_notes import LARGEST_CAP, weights_of
-from openrlhf_ada.config.presets import method_named
+from openrlhf_ada.config.presets import method_named, nested
 from openrlhf_ada.config.settings import Settings
 from openrlhf_ada.data.prepared import measured_rates
 from openrlhf_ada.reporting.counting import Counting
@@ -44,9 +43,6 @@ RECORDED = "recorded"
 
 USUAL = (DEFAULT, CONTROL, "reinforce-ada-pos", "reinforce-ada-est", "grpo", "maxrl", "vip", "rated-pos", *EXPERIMENTS)
 
-CUT = 0.9
-"""Least share of --tokens that is left where long answers are cut off."""
-
 MOST_PROMPTS = 8192
 """Of a simulated step. Methods take up to half a minute for one of these."""
 
@@ -59,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
     if args.calibrate:
         return _calibrate(args.source)
     scenario = _scenario(args)
-    names = args.methods or ([RECORDED] if scenario.settings else []) + list(USUAL)
+    names = args.methods or ([RECORDED] if scenario.flags else []) + list(USUAL)
     cases, plans = {name: _case(scenario, name, args.prompts) for name in names}, []
     with Counting() as progress:
         progress.count(f"simulating {', '.join(cases)}", "methods", len(cases))
@@ -84,7 +80,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add("--beta", type=_pair, metavar="A,B", help="pass rates are Beta(A, B) (default 1.5,1.5)")
     add("--tokens", type=_up_to(), metavar="N", help="mean length of an answer (default: as recorded, or 730)")
-    add("--max_tokens", type=_up_to(), default=SYNTHETIC.longest, metavar="N", help="longest answer (default 4096)")
+    add("--max_tokens", type=_up_to(), metavar="N", help="longest answer (default 4096, or more where --tokens is)")
     add(
         "--methods",
         type=lambda text: text.split(","),
@@ -152,31 +148,23 @@ def _scenario(args: argparse.Namespace) -> Scenario:
 def _synthetic_answers(args: argparse.Namespace) -> SyntheticRollouts:
     rates, tokens = measured_rates(str(args.source), flag="SOURCE") if args.source else ((), None)
     a, b = args.beta or (SYNTHETIC.alpha, SYNTHETIC.beta)
-    median = SYNTHETIC.median * (args.tokens or tokens or ANSWER_TOKENS) / ANSWER_TOKENS
-    answers = replace(SYNTHETIC, alpha=a, beta=b, rates=rates, median=median, longest=args.max_tokens)
-    if args.tokens and answers.mean < CUT * args.tokens:
-        raise ValueError(
-            f"--tokens {args.tokens:,}: where none is longer than --max_tokens {args.max_tokens:,}, answers would "
-            f"have a mean of {answers.mean:,.0f}. Give --max_tokens {4 * args.tokens} or more"
-        )
-    return answers
+    longer = (args.tokens or tokens or ANSWER_TOKENS) / ANSWER_TOKENS
+    longest = args.max_tokens or round(SYNTHETIC.longest * max(longer, 1.0))
+    return replace(SYNTHETIC, alpha=a, beta=b, rates=rates, median=SYNTHETIC.median * longer, longest=longest)
 
 
 def _case(scenario: Scenario, name: str, asked: int | None) -> tuple[Settings, int, int]:
     """(settings, prompts of a step, epochs). Raises ValueError for what is not simulated."""
-    if name == RECORDED:
-        if scenario.settings is None:
-            raise ValueError(f"--methods {RECORDED}: name the folder of a run")
-        settings, epochs, prompts = scenario.settings, scenario.epochs, asked or scenario.prompts
-    else:
-        flags = method_named(name).flags
-        prompts, epochs = asked or scenario.prompts or int(flags["rollout.batch_size"]), flags["train.max_epochs"]
-        settings = method_settings(flags, prompts)
+    flags = scenario.flags if name == RECORDED else namespace(nested(method_named(name).flags))
+    if flags is None:
+        raise ValueError(f"--methods {RECORDED}: name the folder of a run")
+    prompts = int(asked or (scenario.flags or flags).rollout.batch_size)
+    settings = settings_of(flags, prompts)
     if settings.refills or settings.reads_critic or settings.in_ppo:
         raise ValueError(
             f"--methods {name}: it replaces prompts or reads a critic, which is not simulated. Name others"
         )
-    return settings, prompts, epochs
+    return settings, prompts, flags.train.max_epochs
 
 
 def _plan(scenario: Scenario, name: str, settings: Settings, prompts: int, epochs: int) -> Plan:
@@ -217,9 +205,9 @@ def _calibrate(run_dir: Path | None) -> int:
     from openrlhf_ada.platforms.session import ray_session
 
     host = namespace(read_run(run_dir).config)
-    host.ada = run_settings(host, run_dir)
     if host.ada.mode == "off":
         raise ValueError(f"{run_dir} was made with --ada_mode off, whose engines are asked in another way")
+    host.ada = settings_of(host, host.rollout.batch_size)
     if scored_by_model(host):
         raise ValueError(f"{run_dir} was scored by its reward model, which --calibrate does not start")
     host.ada_events = None

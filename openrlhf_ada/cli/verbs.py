@@ -11,16 +11,7 @@ from types import ModuleType
 from openrlhf_ada.config.installed import check_packages
 
 TRAINING = (
-    "openrlhf",
-    "vllm",
-    "torch",
-    "transformers",
-    "ray",
-    "deepspeed",
-    "datasets",
-    "psutil",
-    "rich",
-    "plotly",
+    *("openrlhf", "vllm", "torch", "transformers", "ray", "deepspeed", "datasets", "psutil", "rich", "plotly"),
 )
 
 
@@ -90,9 +81,9 @@ VERBS = {
         needs=("aiohttp", "datasets"),
     ),
     "eval": Verb(
-        "evaluate checkpoints or a server's models: avg@n, pass@k, maj@k, with intervals",
+        "evaluate checkpoints or a server's models: avg@n, pass@k, maj@n, with intervals",
         "evaluate",
-        needs=("aiohttp", "plotly", "rich"),
+        needs=("datasets", "openai", "plotly", "rich"),
     ),
     "report": Verb("write the page of a run, or of several beside each other", "report", needs=("plotly",)),
     "methods": Verb("list the methods of --ada_method, or show one: what it sets, and from where", "methods"),

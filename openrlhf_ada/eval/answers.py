@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -72,14 +73,8 @@ class AnswerRow(Sampled):
     answer: str | None = None
 
 
-def _row(path: Path, row: Mapping[str, Any]) -> AnswerRow:
-    if row.keys() != {field.name for field in fields(AnswerRow)}:
-        raise OtherSettingsError(f"{path} was written by another version of openrlhf_ada: name another folder")
-    return AnswerRow(**row)
-
-
 class AnswerFile:
-    """The answers of one model to one set of problems; a context manager.
+    """The answers of one model to one set of problems, until `close`.
 
     Args:
         folder: created if it does not exist; if it holds answers of the same settings, these are kept.
@@ -94,9 +89,11 @@ class AnswerFile:
         folder.mkdir(parents=True, exist_ok=True)
         self._check(settings)
         path = folder / ANSWERS_FILE
-        rows = [_row(path, row) for _, row in read_rows(path)] if path.exists() else []
+        rows = [row for _, row in read_rows(path)] if path.exists() else []
+        if any(row.keys() != {field.name for field in fields(AnswerRow)} for row in rows):
+            raise OtherSettingsError(f"{path} was written by another version of openrlhf_ada: name another folder")
         # Answers without a score are sampled again: the cause may be gone.
-        self.rows = [row for row in rows if row.score is not None]
+        self.rows = [AnswerRow(**row) for row in rows if row["score"] is not None]
         if path.exists():
             # This also removes the torn last line of a killed writer.
             write_atomically(path, b"".join(_line(row) for row in self.rows))
@@ -115,12 +112,6 @@ class AnswerFile:
 
     def close(self) -> None:
         self._stream.close()
-
-    def __enter__(self) -> AnswerFile:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def _check(self, settings: Mapping[str, Any]) -> None:
         path = self.folder / SETTINGS_FILE
@@ -148,43 +139,33 @@ def _line(row: AnswerRow) -> bytes:
 
 def answered(
     rows: Iterable[AnswerRow],
-    right_above: Mapping[str, float],
+    problems: Iterable[str],
+    right_above: float,
     same: Callable[[str], str] | None = None,
 ) -> tuple[list[Answered], int]:
-    """The answers by problem, in the order of `right_above`, and the number of answers without a score, which are left
-    out.
+    """The answers by problem, in the order of `problems` (ids), and the number of answers without a score, which are
+    left out.
 
     Args:
-        right_above: by problem id: an answer is right if its score is greater.
+        right_above: an answer is right if its score is greater.
         same: extracted answer -> its name; answers of the same name are the same. None: answers are not compared.
     """
-    by_problem: dict[str, list[AnswerRow]] = {problem: [] for problem in right_above}
-    without = 0
-    for row in rows:
-        if row.problem not in by_problem:
-            continue
-        if row.score is None:
-            without += 1
-        else:
-            by_problem[row.problem].append(row)
+    groups: dict[str, list[AnswerRow]] = {problem: [] for problem in problems}
+    rows = [row for row in rows if row.problem in groups]
+    for row in sorted(rows, key=lambda row: row.index):
+        if row.score is not None:
+            groups[row.problem].append(row)
     found = [
-        _describe(problem, sorted(group, key=lambda row: row.index), right_above[problem], same)
-        for problem, group in by_problem.items()
+        Answered(
+            problem,
+            [row.score or 0.0 for row in group],
+            [(row.score or 0.0) > right_above for row in group],
+            None if same is None else [same(row.answer or "") for row in group],
+            [math.nan if row.tokens is None else row.tokens for row in group],
+            [row.truncated for row in group],
+            [math.nan if row.surprise is None else row.surprise for row in group],
+        )
+        for problem, group in groups.items()
         if group
     ]
-    return found, without
-
-
-def _describe(
-    problem: str, rows: Sequence[AnswerRow], right_above: float, same: Callable[[str], str] | None
-) -> Answered:
-    scores = [row.score for row in rows if row.score is not None]
-    return Answered(
-        problem,
-        scores,
-        [score > right_above for score in scores],
-        None if same is None else [same(row.answer or "") for row in rows],
-        [float("nan") if row.tokens is None else row.tokens for row in rows],
-        [row.truncated for row in rows],
-        [float("nan") if row.surprise is None else row.surprise for row in rows],
-    )
+    return found, sum(row.score is None for row in rows)

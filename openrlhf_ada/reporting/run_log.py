@@ -66,7 +66,7 @@ def sample_records(
         # These belong to the prompt, so its first row holds them.
         known = {"predicted": pool.predicted, "critic_value": pool.critic_value}
         if choice is not None:
-            known |= {"chance": choice.chance, "choice_weight": choice.weight}
+            known["chance"] = choice.chance
         rows[0] |= {name: value for name, value in known.items() if value is not None}
     return rows
 
@@ -159,7 +159,7 @@ class RunLog:
         """Append one evaluation of the policy after `step` training steps (0: before training).
 
         Args:
-            metrics: at least "eval/accuracy"; `eval.accuracy.evaluation_metrics` makes them.
+            metrics: at least "eval/accuracy"; `eval.held_out.evaluation_metrics` makes them.
 
         Raises:
             ValueError: a value of ours is not finite.

@@ -5,8 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -39,10 +38,8 @@ class EngineModel:
 
     def __post_init__(self) -> None:
         if len(self.batch_sizes) != len(self.step_seconds) or len(self.batch_sizes) < 2:
-            raise ValueError(
-                f"{len(self.batch_sizes)} batch sizes, {len(self.step_seconds)} times: expected as many, at least two"
-            )
-        if any(later <= earlier for earlier, later in pairwise(self.batch_sizes)):
+            raise ValueError("expected as many batch sizes as times, at least two")
+        if list(self.batch_sizes) != sorted(set(self.batch_sizes)):
             raise ValueError(f"batch sizes {self.batch_sizes}: expected them to rise")
         if self.slots < 1 or min(self.step_seconds) <= 0 or min(self.prefill, self.shared_prefill, self.latency) < 0:
             raise ValueError("expected slots and seconds per step above 0, and no time below it")
@@ -52,10 +49,9 @@ class EngineModel:
         sizes = np.arange(self.slots + 1)
         times = np.interp(sizes, self.batch_sizes, self.step_seconds)
         # Beyond the largest measured batch: with the slope of the last interval.
-        last, before = self.batch_sizes[-1], self.batch_sizes[-2]
-        slope = (self.step_seconds[-1] - self.step_seconds[-2]) / (last - before)
-        times = np.where(sizes > last, self.step_seconds[-1] + slope * (sizes - last), times)
-        return times.tolist()
+        (before, last), (at_before, at_last) = self.batch_sizes[-2:], self.step_seconds[-2:]
+        beyond = at_last + (at_last - at_before) / (last - before) * (sizes - last)
+        return np.where(sizes > last, beyond, times).tolist()
 
 
 GPU_LIKE = EngineModel(
@@ -66,23 +62,23 @@ GPU of less than 70 GB or an A100, and 1,024 on others; more than 256 change lit
 speculation (benchmarks/speculation.py)."""
 
 
+@dataclass(slots=True)
 class _Engine:
     """All running requests advance together, one token a step: a request ends when the count of steps reaches its own.
 
     `clock` counts steps, `now` is the time at which it was last right, `stalled` the prefill still to be done.
     """
 
-    __slots__ = ("clock", "ends", "now", "prompts", "running", "seconds", "slots", "stalled", "stamp", "waiting")
-
-    def __init__(self, seconds: Sequence[float], slots: int) -> None:
-        self.seconds = seconds
-        self.slots = slots
-        self.clock = self.now = self.stalled = 0.0
-        self.running: dict[Request, tuple[float, Sample]] = {}
-        self.ends: list[tuple[float, Request]] = []
-        self.waiting: deque[tuple[Request, Sample, float]] = deque()
-        self.prompts: set[PromptKey] = set()
-        self.stamp = 0
+    seconds: Sequence[float]
+    slots: int
+    clock: float = 0.0
+    now: float = 0.0
+    stalled: float = 0.0
+    running: dict[Request, tuple[float, Sample]] = field(default_factory=dict[Request, "tuple[float, Sample]"])
+    ends: list[tuple[float, Request]] = field(default_factory=list["tuple[float, Request]"])
+    waiting: deque[tuple[Request, Sample, float]] = field(default_factory=deque["tuple[Request, Sample, float]"])
+    prompts: set[PromptKey] = field(default_factory=set[PromptKey])
+    stamp: int = 0
 
     def advance(self, now: float) -> None:
         elapsed = now - self.now

@@ -14,9 +14,8 @@ import torch
 from openrlhf.utils.distributed_util import torch_dist_barrier_and_cuda_sync
 from peft import PeftModel
 
-from openrlhf_ada.host.checkpoints import latest_tag, policy_checkpoints
-from openrlhf_ada.host.experts import has_experts
-from openrlhf_ada.host.model_code import check_model_code
+from openrlhf_ada.host.checkpoints import POLICY, latest_tag
+from openrlhf_ada.host.model_code import check_model_code, has_experts
 from openrlhf_ada.host.models import HostPolicyActor, HostPolicyTrainer, HostReferenceActor, HostRewardActor
 from openrlhf_ada.host.sharding import sharding
 from openrlhf_ada.platforms.folders import check_space
@@ -26,7 +25,6 @@ from openrlhf_ada.trainer.finite import FiniteSteps
 from openrlhf_ada.trainer.gradient_steps import mark_boundary, seed_step
 from openrlhf_ada.trainer.logged_figures import StepMeans, loss_totals
 from openrlhf_ada.trainer.loss_average import advantage_factors
-from openrlhf_ada.trainer.recorder import note
 from openrlhf_ada.trainer.skipped_rollouts import IDLE, log_probs_of_rest, rest_of_training, shorten
 from openrlhf_ada.weights.average import Part, WeightAverage
 from openrlhf_ada.weights.export import MERGED, export_whole, whole_weights
@@ -142,7 +140,7 @@ class AdaActorTrainer(HostPolicyTrainer):
 
     @cached_property
     def _waiter(self) -> EngineWaiter:
-        return EngineWaiter(self.vllm_engines, partial(note, self.strategy.args))
+        return EngineWaiter(self.vllm_engines)
 
     def broadcast_to_vllm(self) -> None:
         """To all engines; also to those that Ray has started anew since the last time."""
@@ -262,7 +260,7 @@ class AdaPolicyActor(HostPolicyActor):
             self.trainer.all_weights, args.train.ema_beta, part, in_main_memory=args.ds.adam_offload
         )
         if self.checkpoint_states:
-            average.load(average_of(self._root, latest_tag(self._checkpoints)))
+            average.load(average_of(self._root, latest_tag(self._checkpoints) or ""))
         if args.ds.enable_sleep:
             average.offload()
         return average
@@ -284,7 +282,7 @@ class AdaPolicyActor(HostPolicyActor):
 
     @property
     def _checkpoints(self) -> Path:
-        return policy_checkpoints(self.strategy.args.ckpt.path)
+        return self._root / POLICY
 
     def save_model(self) -> None:
         """At the end of training."""

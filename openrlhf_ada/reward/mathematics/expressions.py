@@ -2,8 +2,8 @@
 
 math-verify takes the last letters of a formula for units (`v t`, `a + b + c`); here `units` has taken them off.
 
-It is asked as little as possible: formulas whose values differ (`values`) are not equal, which takes no simplifier.
-Each is parsed once, and without a search for answers in it.
+It is asked as little as possible: formulas whose values differ at a point are not equal, which takes no simplifier.
+What has lost digits, and what is no formula of elementary functions, stays undecided.
 """
 
 from __future__ import annotations
@@ -11,29 +11,36 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
+from zlib import crc32
 
 from openrlhf_ada.reward.mathematics.numbers import RELATIVE
-from openrlhf_ada.reward.mathematics.values import at_a_point, differ, has_no_branches
 
 # It warns at every call that its own time limits are off.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
+
+FAR = 1e-4
+"""Values are different if they differ by a larger share of their size."""
+
+LARGEST_POWER = 10_000
+"""A larger exponent, or one that is not known, costs more than it tells."""
+
+DIGITS = 30
+
+NOISE = 1e-20
+"""What is less may be a zero that has lost its digits."""
 
 _BOX = r"\boxed{"
 ANY_NUMBER = 7919
 _COSTLY = re.compile(r"[\^!]|\\(?:sum|prod|int|lim|Gamma|binom)(?![a-z])")
 _AND = re.compile(r"\$?(?:,\s*|\s+|\}\s*|;\s*)\\?(?:text\s*\{\s*)?(?:and|or)\s*\}?\s*\$?(?![A-Za-z]{2})|;")
 
-_OTHER_READING = re.compile(r"\\f?boxed|answer", re.IGNORECASE)
-"""Where this stands in a formula, math-verify looks for answers within it."""
-
 
 @lru_cache(maxsize=4096)
 def equal_expressions(label: str, answer: str, *, in_prose: bool = False) -> bool:
     """Is the answer, or where it is prose the formula or number in it, equal to the label?"""
-    found = (_parsed(answer),) if in_prose else tuple(_parsed_formula(reading) for reading in _spellings(answer))
+    found = (_parsed(answer),) if in_prose else tuple(_parsed(_boxed(reading)) for reading in _spellings(answer))
     return any(_equal(parsed_label(one), given) for one in _spellings(label) for given in found if given)
 
 
@@ -53,6 +60,10 @@ def _verified(gold: Sequence[Any], given: Sequence[Any]) -> bool:
     )
 
 
+def _boxed(formula: str) -> str:
+    return rf"{_BOX}{formula}}}"
+
+
 def _spellings(text: str) -> list[str]:
     """As it is; and a list as mathematics writes it."""
     return list(dict.fromkeys((text, _AND.sub(", ", text))))
@@ -60,7 +71,7 @@ def _spellings(text: str) -> list[str]:
 
 @lru_cache(maxsize=4096)
 def parsed_label(label: str) -> tuple[Any, ...]:
-    return _parsed_formula(label) or _parsed(label)
+    return _parsed(_boxed(label)) or _parsed(label)
 
 
 @lru_cache(maxsize=4096)
@@ -87,27 +98,6 @@ def _parsed(text: str) -> tuple[Any, ...]:
     # Of "12 + 3 (" in a box, which is no formula, math-verify would take the 12.
     configuration = (latex,) if text.startswith(_BOX) else (latex, number)
     return tuple(parse(text, configuration, parsing_timeout=0))
-
-
-@lru_cache(maxsize=4096)
-def _parsed_formula(formula: str) -> tuple[Any, ...]:
-    r"""`_parsed(r"\boxed{formula}")`: nothing is searched for where nothing else can be found."""
-    from latex2sympy2_extended import normalize_latex
-
-    from openrlhf_ada.reward.mathematics.latex_parser import parsed_latex
-
-    text = rf"{_BOX}{formula}}}"
-    if not formula or _OTHER_READING.search(formula):
-        return _parsed(text)
-    latex, _ = _configuration()
-    try:
-        written = normalize_latex(text, replace(latex.normalization_config, boxed="last"))
-        parsed = parsed_latex(written)
-    except Exception:  # noqa: BLE001 - whatever its parser raises on what is no formula
-        parsed = None
-    if parsed is None:
-        return _parsed(text)
-    return (parsed, written) if written else (parsed,)
 
 
 @lru_cache(maxsize=1)
@@ -173,3 +163,53 @@ def _are_near_numbers(a: Any, b: Any) -> bool:
         return True
     size = max(abs(a.evalf(30)), abs(b.evalf(30)))
     return bool(abs((a - b).evalf(30)) <= RELATIVE * size)
+
+
+def differ(a: Any, b: Any) -> bool:
+    """Do these sympy expressions surely differ? False also where that is not known.
+
+    A symbol alone is more than its value to math-verify: `e` is the number, too, and `ab` the product of a and b.
+    """
+    if not (_is_elementary(a) and _is_elementary(b)):
+        return False
+    one, other = at_a_point(a), at_a_point(b)
+    if not (one.is_finite and other.is_finite):
+        return False
+    size = max(abs(one), abs(other))
+    return bool(size > NOISE and abs(one - other) > FAR * size)
+
+
+def has_no_branches(node: Any) -> bool:
+    """Does it have variables, in nothing but sums, products, integer powers, exponentials, sines and their like?"""
+    import sympy as sp
+
+    kinds = (sp.Symbol, sp.Add, sp.Mul, sp.exp, sp.sin, sp.cos, sp.tan, sp.cot, sp.sec, sp.csc)
+    parts = [part for part in sp.preorder_traversal(node) if part.free_symbols]
+    return bool(parts) and all(
+        isinstance(part, kinds)
+        or (isinstance(part, sp.Pow) and (part.exp.is_integer is True or not part.base.free_symbols))
+        for part in parts
+    )
+
+
+def at_a_point(node: Any) -> Any:
+    """The value to 30 digits, at coordinates between 0.4 and 1.6, where roots and logarithms are real."""
+    from sympy import Float
+
+    point = {one: Float(0.4 + 1.2 * crc32(one.name.encode()) / 0xFFFFFFFF, DIGITS + 10) for one in node.free_symbols}
+    return node.subs(point).evalf(DIGITS)
+
+
+def _is_elementary(node: Any) -> bool:
+    """More than a symbol, made of known functions of numbers and symbols."""
+    import sympy as sp
+
+    kinds = (sp.Symbol, sp.Number, sp.NumberSymbol, sp.core.numbers.ImaginaryUnit, sp.Add, sp.Mul, sp.Pow, sp.Abs)
+    kinds += (sp.exp, sp.log, sp.sin, sp.cos, sp.tan, sp.cot, sp.sec, sp.csc, sp.atan)
+    if not isinstance(node, sp.Expr) or isinstance(node, sp.Symbol):
+        return False
+    parts = list(sp.preorder_traversal(node))
+    powers = [part.exp for part in parts if isinstance(part, sp.Pow | sp.exp)]
+    return all(isinstance(part, kinds) for part in parts) and not any(
+        abs(one) > LARGEST_POWER for power in powers for one in power.atoms(sp.Number)
+    )

@@ -3,73 +3,28 @@
 from __future__ import annotations
 
 import re
+import sys
 import unicodedata
 
-from openrlhf_ada.reward.mathematics.plain_formulas import plain_formula
+from openrlhf_ada.reward.mathematics.tables import pattern, table
 
-_SIGNS = str.maketrans(
-    {
-        "\u2212": "-", "\u2013": "-", "\u2014": "-", "π": r"\pi ", "∞": r"\infty ", "∪": r"\cup ", "∩": r"\cap ",
-        "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": "/",
-        "°": r"^\circ ", "Ω": r"\Omega ", "∅": r"\emptyset ", "θ": r"\theta ", "±": r"\pm ", "≈": r"\approx ",
-        "∈": r"\in ", "ℝ": r"\mathbb{R}", "α": r"\alpha ", "β": r"\beta ", "λ": r"\lambda ",
-    }
-)  # fmt: skip
+_SIGNS = str.maketrans(table("notation", "signs"))
 _SCRIPTS = ((re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺ⁿ]+"), "^"), (re.compile("[₀₁₂₃₄₅₆₇₈₉₊₋ₙ]+"), "_"))
 _ROOT = re.compile(r"√\s*(?:\(([^()]*)\)|\{([^{}]*)\}|([0-9]+|[a-z]))")
-_SIMPLER = (
-    (re.compile(r"\\(?:[bB]igg?[lrm]?|middle)(?![A-Za-z])"), ""),
-    (re.compile(r"\\(?:leqq|leqslant)"), r"\\le "),
-    (re.compile(r"\\(?:geqq|geqslant)"), r"\\ge "),
-    (re.compile(r"\\langle(?![a-z])"), "("),
-    (re.compile(r"\\rangle(?![a-z])"), ")"),
-    (re.compile(r"\\(?:boldsymbol|bm|pmb)(?![a-z])\s*\{((?:[^{}]|\{[^{}]*\})*)\}"), r"\1"),
-    (re.compile(r"\\[lc]?dots(?![a-z])"), r"\\ldots"),
-    # 0.333... is a third.
-    (re.compile(r"(\.[0-9]*?)([0-9])\2{2,}\s*(?:\\ldots|\.\.\.)$"), r"\1\\overline{\2}"),
-    (re.compile(r"\\mathrm\s*\{\s*([ei])\s*\}"), r"\1"),
-    (re.compile(r"\\log_\{?e(?![a-z])\}?"), r"\\ln "),
-    # A comma that is set close to the next digits groups them.
-    (re.compile(r"(?<=[0-9])(?:,\\!|\{,\})\s*(?=[0-9]{3}(?![0-9]))"), ""),
-    (re.compile(r"\\left(?![a-z])|\\right(?![a-z])|\\displaystyle(?![a-z])|\\!|\\limits(?![a-z])"), ""),
-    (re.compile(r"\\[dtc]frac(?![a-z])"), r"\\frac"),
-    (re.compile(r"\\(?:varnothing|O)(?![A-Za-z])"), r"\\emptyset"),
-    (re.compile(r"(?<=[0-9])(?:\\[,;: ]|~)(?=[0-9]{3}(?![0-9]))"), ""),
-    (re.compile(r"(?<!\\)\\[,;:> ]|~|\\q?quad(?![a-z])"), " "),
-    # math-verify knows the imaginary unit by the space before it.
-    (re.compile(r"(?<=[0-9})])i(?![A-Za-z])"), " i"),
-    (re.compile(r"(?<![A-Za-z\\])i(?=\()"), r"i \\cdot "),
-    (re.compile(r"(?<!\\)\\$"), ""),
-    (re.compile(r"\s+"), " "),
-    (re.compile(r"^\s*\\(?:approx|sim|simeq|thickapprox)(?![a-z])"), ""),
-    (re.compile(r"^\\text ?\{([^{}]*[0-9][^{}]*)\}$"), r"\1"),
-    # A set by its condition, a matrix by its rows.
-    (re.compile(r"^\\\{ ?([a-z])(?: ?\\in ?\\mathbb\{?R\}?)? ?(?:\\mid|\||:) ?(.*\1.*)\\\}$"), r"\2"),
-    (re.compile(r"^\$([^$]+)\$\s*([A-Za-z][A-Za-z /]*)$"), r"\1 \\text{ \2}"),
-)
+_SIMPLER = [(re.compile(found), instead) for found, instead in table("notation", "simpler")]
 _OPEN = re.compile(r"([\[\]])([^\[\],;\s][^\[\]]*[,;][^\[\]]+)([\[\]])")
-_UNIT_VECTOR = re.compile(
-    r"(?:\\(?:mathbf|boldsymbol|bm|hat|vec|overrightarrow)\s*\{?\s*){1,2}\\?([ijk])(?:math)?\s*\}{0,2}"
-)
+_UNIT_VECTOR = pattern("notation", "unit_vector")
 _EXPONENT = re.compile(r"(?<![\w.\\])([+-]?[0-9]+(?:\.[0-9]+)?)[eE]([+-]?[0-9]{1,3})(?![\w.])")
 _REPEATING = re.compile(r"([0-9]*)\.([0-9]*)\\(?:overline|bar)\s*\{([0-9]+)\}")
-_MIXED = re.compile(
-    r"(?<![\w.}\\^])([0-9]+)\s*\\frac\s*\{\s*([0-9]+)\s*\}\s*\{\s*([0-9]+)\s*\}|"
-    r"(?<![\w.}\\^/])([0-9]+)(?: +and)? +([0-9]+) ?/ ?([0-9]+)(?![\w/.^])"
-)
-# Equations below each other.
-_EQUATIONS = re.compile(
-    r"^\\begin\s*\{(array|cases|aligned|gathered)\}(?:\s*\{[lcr|]*\})?(.*)\\end\s*\{\1\}$", re.DOTALL
-)
+_MIXED = pattern("notation", "mixed")
+_EQUATIONS = pattern("notation", "equations")
 _PLUS_MINUS = re.compile(r"\\pm(?![a-z])\s*")
 _TRIGONOMETRY = re.compile(r"(?<!\\arc)\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
 _DEGREES = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*\^\s*\{?\s*\\circ\s*\}?")
 _ROWS = re.compile(r"^\[ ?\[([^\[\]]*(?:\] ?, ?\[[^\[\]]*)*)\] ?\]$")
 _ORDINAL = re.compile(r"(?<=[0-9])(?:st|[nr]d|th)\b")
-_LARGE = re.compile(
-    r"([0-9]+(?:\.[0-9]+)?)\s*(?:\\(?:text|mathrm)\s*\{\s*)?(million|billion|thousand|trillion)\b\s*\}?"
-)
-_ZEROS = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+_LARGE = pattern("notation", "large")
+_ZEROS = table("notation", "zeros")
 
 
 def simplified(text: str) -> str:
@@ -78,8 +33,8 @@ def simplified(text: str) -> str:
     text = _plain_characters(text).strip()
     text = text if text.endswith("...") else text.rstrip(" .,;:\u3002")
     text = _OPEN.sub(_in_round_brackets, _as_tuple(text))
-    for pattern, replacement in _SIMPLER:
-        text = pattern.sub(replacement, text)
+    for found, instead in _SIMPLER:
+        text = found.sub(instead, text)
     text = _ROWS.sub(_matrix, with_braces(plain_formula(text)))
     text = _both_signs(text)
     text = _EQUATIONS.sub(_in_a_row, text)
@@ -119,8 +74,8 @@ def _plain_characters(text: str) -> str:
     """Without characters that stand for LaTeX."""
     if text.isascii():
         return text
-    for pattern, sign in _SCRIPTS:
-        text = pattern.sub(lambda m, sign=sign: f"{sign}{{{unicodedata.normalize('NFKC', m[0])}}}", text)
+    for script, sign in _SCRIPTS:
+        text = script.sub(lambda m, sign=sign: f"{sign}{{{unicodedata.normalize('NFKC', m[0])}}}", text)
     text = "".join(_vulgar(character) for character in text.translate(_SIGNS))
     text = _ROOT.sub(lambda m: rf"\sqrt{{{m[1] or m[2] or m[3]}}}", unicodedata.normalize("NFKC", text))
     return text.translate(_SIGNS)
@@ -134,6 +89,7 @@ def _vulgar(character: str) -> str:
 
 
 _COMMAND = re.compile(r"\\(frac|binom|sqrt)(?![A-Za-z])")
+_OPENING = re.compile(r"\s*\{")
 _TOKEN = re.compile(r"\s*(\\[A-Za-z]+|[0-9A-Za-z])")
 
 
@@ -151,27 +107,21 @@ def with_braces(text: str) -> str:
             if token is not None and not _COMMAND.match(token[1]):
                 done, position = f"{done}{{{token[1]}}}", token.end()
                 continue
-            closing = _closing_brace(text, position)
-            if closing is None:
+            opening = _OPENING.match(text, position)
+            end = closing(text, opening.end()) if opening else None
+            if opening is None or end is None:
                 break
-            done, position = done + _inside(text[position:closing]), closing
+            done, position = f"{done}{{{with_braces(text[opening.end() : end])}}}", end + 1
     return done + text[position:]
 
 
-def _inside(group: str) -> str:
-    """A group `{...}`, its contents done in the same way."""
-    opening = group.index("{") + 1
-    return "{" + with_braces(group[opening:-1]) + "}"
-
-
-def _closing_brace(text: str, position: int) -> int | None:
-    """The end of the group that begins here, white space apart; None where none begins or it does not end."""
-    start = re.compile(r"\s*\{").match(text, position)
-    depth = 0
-    for match in re.compile(r"\\.|[{}]", re.DOTALL).finditer(text, position) if start else ():
-        depth += {"{": 1, "}": -1}.get(match[0], 0)
+def closing(text: str, start: int, brackets: str = "{}", end: int = sys.maxsize) -> int | None:
+    """Position of the bracket that closes the one before `start`, if it comes before `end`."""
+    depth = 1
+    for match in re.compile(rf"\\.|[{brackets}]", re.DOTALL).finditer(text, start, end):
+        depth += {brackets[0]: 1, brackets[1]: -1}.get(match[0], 0)
         if not depth:
-            return match.end()
+            return match.start()
     return None
 
 
@@ -208,9 +158,7 @@ def _improper(match: re.Match[str]) -> str:
     return rf"\frac{{{whole * bottom + top}}}{{{bottom}}}" if top < bottom else match[0]
 
 
-_WORDING = re.compile(
-    r"\\(?:text|textbf|textit|textrm|textnormal|mathrm|mathbf|mbox|textsf|operatorname|emph)\s*\{([^{}]*)\}"
-)
+_WORDING = pattern("notation", "wording")
 
 
 def typeset_words(text: str) -> str:
@@ -225,3 +173,45 @@ def words(text: str) -> str:
     """What is left when all that is typography is taken away: lower case, single spaces, no brackets around it."""
     text = _ORDINAL.sub("", re.sub(r"[$*_`{}\\]", " ", typeset_words(text)))
     return re.sub(r"\s+", " ", text).strip(" .,;:!\"'").lower()
+
+
+# Formulas in plain text, as programs print them: `7*sin(pi*x/5) + 1`, `sqrt(2)`, `e^(-8*x)`.
+
+_FUNCTIONS = "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|ln|log|exp|sqrt"
+_CALL = re.compile(rf"(?<![A-Za-z\\])({_FUNCTIONS})\s*(?=\()")
+_CONSTANT = re.compile(r"(?<![A-Za-z\\])(pi|infinity|inf|theta|alpha|beta|lambda)(?![A-Za-z])")
+_CONSTANTS = {"infinity": "infty", "inf": "infty"}
+_RAISED = re.compile(r"\^\s*\(")
+_NEGATIVE_POWER = re.compile(r"\^\s*(-\s*(?:[0-9]+|[a-z]))")
+_OTHER_WORD = re.compile(
+    rf"(?<![A-Za-z\\])(?!(?:{_FUNCTIONS}|pi|infinity|inf|theta|alpha|beta|lambda)(?![A-Za-z]))[A-Za-z]{{2,}}"
+)
+_MARKS = re.compile(rf"{_CALL.pattern}|{_CONSTANT.pattern}|{_RAISED.pattern}|{_NEGATIVE_POWER.pattern}")
+LONGEST_PLAIN = 500
+"""Characters. Longer text stays as it is."""
+
+
+def plain_formula(text: str) -> str:
+    """The same as LaTeX; unchanged where there is nothing to change, or a word that is no part of a formula."""
+    if len(text) > LONGEST_PLAIN or not _MARKS.search(text):
+        return text
+    text = _NEGATIVE_POWER.sub(r"^{\1}", text)
+    text = _grouped(text, _RAISED, "^")
+    if _OTHER_WORD.search(re.sub(r"\\[A-Za-z]+", " ", text)):
+        return text
+    text = _grouped(text, re.compile(r"(?<![A-Za-z\\])sqrt\s*\("), r"\sqrt")
+    text = _grouped(text, re.compile(r"(?<![A-Za-z\\])exp\s*\("), "e^")
+    text = _CALL.sub(r"\\\1", text)
+    return _CONSTANT.sub(lambda m: "\\" + _CONSTANTS.get(m[1], m[1]) + " ", text)
+
+
+def _grouped(text: str, opening: re.Pattern[str], command: str) -> str:
+    """Braces in place of the brackets behind each `opening`, which becomes `command`. What does not close stays."""
+    done = ""
+    while (match := opening.search(text)) is not None:
+        end = closing(text, match.end(), "()")
+        if end is None:
+            break
+        done += f"{text[: match.start()]}{command}{{{_grouped(text[match.end() : end], opening, command)}}}"
+        text = text[end + 1 :]
+    return done + text

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
+from openrlhf_ada.reward.mathematics.tables import table
+
 RELATIVE = 1e-5
 """How far, in shares of its size, a decimal may be from a number that is no decimal."""
 
@@ -90,20 +92,11 @@ def with_decimal_point(text: str) -> str:
     return text.replace(",", ".") if _COMMA_FOR_POINT.fullmatch(text) else text
 
 
-_WORDS = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety"
-)
-_ONES, _TENS = _WORDS.split()[:20], _WORDS.split()[20:]
+_ONES, _TENS = table("numbers", "ones"), table("numbers", "tens")
 _SMALL = {word: value for value, word in enumerate(_ONES)} | {word: 10 * n for n, word in enumerate(_TENS, start=2)}
-_LARGE = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9}
-
-
-_CHINESE = {sign: value for value, sign in enumerate("零一二三四五六七八九")} | {"〇": 0, "两": 2}
-_CHINESE_UNITS = {"十": 10, "百": 100, "千": 1000, "万": 10_000}
+_LARGE = table("numbers", "large")
+_CHINESE, _CHINESE_UNITS = table("numbers", "chinese"), table("numbers", "chinese_units")
 CHINESE = "".join([*_CHINESE, *_CHINESE_UNITS])
-
-
 NUMBER_WORDS = "|".join([*_SMALL, *_LARGE])
 
 
@@ -143,28 +136,16 @@ _TIME = re.compile(r"([0-9]{1,2})\s*:\s*([0-9]{2})(?::00)?(?:\s*([ap])\.?\s*m\.?
 _HOUR = re.compile(r"([0-9]{1,2})()\s*([ap])\.?\s*m\.?", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class TimeOfDay:
-    """`half`: "a" or "p", empty where it is not said."""
-
-    hour: int
-    minute: int
-    half: str
-
-    def equals(self, other: TimeOfDay) -> bool:
-        """1:30 PM is 13:30, and 1:30 where the half of the day is left out."""
-        if self.minute != other.minute:
-            return False
-        if (self.half and other.half) or not (self.half or other.half):
-            return self._hour_of_24() == other._hour_of_24()
-        return self._hour_of_24() == other._hour_of_24() or self.hour == other.hour
-
-    def _hour_of_24(self) -> int:
-        return self.hour % 12 + 12 * (self.half == "p") if self.half else self.hour
-
-
-def time_of_day(text: str) -> TimeOfDay | None:
+def time_of_day(text: str) -> tuple[int, int, str] | None:
+    """Hour, minute, and the half of the day: "a" or "p", empty where it is not said."""
     match = _TIME.fullmatch(text) or _HOUR.fullmatch(text)
     if match is None or int(match[1]) > 24 or int(match[2] or 0) > 59:
         return None
-    return TimeOfDay(int(match[1]), int(match[2] or 0), (match[3] or "").lower())
+    return int(match[1]), int(match[2] or 0), (match[3] or "").lower()
+
+
+def same_time(one: tuple[int, int, str], other: tuple[int, int, str]) -> bool:
+    """1:30 PM is 13:30, and 1:30 where the half of the day is left out."""
+    hours = {hour % 12 + 12 * (half == "p") if half else hour for hour, _, half in (one, other)}
+    is_half_left_out = bool(one[2]) != bool(other[2])
+    return one[1] == other[1] and (len(hours) == 1 or (is_half_left_out and one[0] == other[0]))

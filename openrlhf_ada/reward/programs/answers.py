@@ -1,12 +1,9 @@
-"""Grades answers that are Python programs by running them against the tests of their label.
+"""Grades answers that are Python programs by running them in a sandbox against the tests of their label (`labels`).
 
-An answer is the last closed ```python block of the response (a plain ``` block where there is none), after the last
-</think>. `labels.py` has the forms of labels. Programs run in the sandbox of `sandbox.py`, with the standard
-library and the modules of `CodeRules.imports`.
-
-The score is 1 where every test passes, else 0 with the cause of the first failure; with `CodeRules.partial` it is the
-share of tests that pass. Expected values do not enter the program's process: outputs and results are compared here,
-and asserts run in another process (`sandbox_judge.py`). Asserts for which that is impossible are marked as forgeable.
+An answer is the last closed ```python block (a plain one where there is none), after the last </think>. The score is 1
+where every test passes, else 0 with the cause of the first failure; with `CodeRules.partial` it is the share of tests
+that pass. Expected values do not enter the program's process: outputs and results are compared here, asserts run in
+another process (`judge`). Asserts for which that is impossible are marked as forgeable.
 """
 
 from __future__ import annotations
@@ -33,9 +30,8 @@ from openrlhf_ada.reward.grade import (
 from openrlhf_ada.reward.programs.asserts import Asserts
 from openrlhf_ada.reward.programs.judge import judge
 from openrlhf_ada.reward.programs.labels import Call, Dialogue, read_label
-from openrlhf_ada.reward.programs.limits import ProgramLimits, limits_within
+from openrlhf_ada.reward.programs.limits import ProgramLimits, TestTime, limits_within
 from openrlhf_ada.reward.programs.sandbox import Sandbox
-from openrlhf_ada.reward.programs.time_of_tests import TestTime
 
 _FENCE = re.compile(r"\s*`{3,}([^`]*)")
 _PYTHON = {"python", "python3", "py"}
@@ -45,12 +41,10 @@ _WRONG = "wrong output"
 
 
 def grade(response: str, label: Any, limits: ProgramLimits | None = None, rules: CodeRules | None = None) -> Grade:
-    """Grade the program in `response` with the tests of `label`.
+    """Run the program in `response` against the tests of `label`. `limits`, `rules`: None for those of this process.
 
-    `limits`, `rules`: None for those of this grading process.
-
-    Raises UnusableLabelError where the label has no tests in a form of `code_labels`, and SandboxError where nothing
-    can be run."""
+    Raises UnusableLabelError for a label in none of the forms of `labels`, and SandboxError where nothing can be run.
+    """
     rules = rules or _rules_here(os.environ.get(CODE_RULES_VARIABLE))
     tests = read_label(label, rules.imports)
     program = find_program(response)
@@ -79,8 +73,8 @@ def _limits_here() -> ProgramLimits:
 
 @lru_cache
 def _rules_here(text: str | None) -> CodeRules:
-    fields = json.loads(text) if text else {}
-    return CodeRules(tuple(fields.get("imports", ())), bool(fields.get("partial", False)))
+    fields = json.loads(text or "{}")
+    return CodeRules(tuple(fields.get("imports", ())), fields.get("partial", False))
 
 
 def _grade_by_runs(
@@ -91,10 +85,8 @@ def _grade_by_runs(
     for test in tests:
         if clock.is_over:
             cause = "time limit of all tests"
-        elif isinstance(test, Dialogue):
-            cause = _check_dialogue(sandbox, test, program, replace(limits, seconds=clock.limit()))
         else:
-            cause = _check_call(sandbox, test, program, replace(limits, seconds=clock.limit()))
+            cause = _failure(sandbox, test, program, replace(limits, seconds=clock.limit()))
         clock.count(cause)
         causes.append(cause)
         if cause and not partial:
@@ -108,7 +100,7 @@ def _grade_by_asserts(
     if not tests.in_one_process:
         verdict = judge(sandbox, program, tests, limits, TestTime(limits, 1), partial=partial)
         if not verdict.not_turned:
-            share = verdict.share if partial else float(not verdict.failed)
+            share = verdict.passed / max(verdict.passed + verdict.failed, 1) if partial else float(not verdict.failed)
             return Grade(share, verdict.cause, tests.forgeable or verdict.forgeable)
     cause = sandbox.run_tests(program, tests.source, limits, tests.given).cause
     return Grade(float(not cause), cause, forgeable=True)
@@ -138,23 +130,18 @@ def _blocks(text: str) -> Iterator[tuple[str, str]]:
             lines = None
 
 
-def _check_dialogue(sandbox: Sandbox, test: Dialogue, program: str, limits: ProgramLimits) -> str:
-    """The cause of a failure; empty if it passes."""
-    result = sandbox.run_program(program, test.stdin, limits)
-    if result.cause:
-        return result.cause
-    return "" if same_output(result.stdout.decode(errors="surrogateescape"), test.expected) else _WRONG
-
-
-def _check_call(sandbox: Sandbox, test: Call, program: str, limits: ProgramLimits) -> str:
-    """The cause of a failure; empty if it passes."""
+def _failure(sandbox: Sandbox, test: Dialogue | Call, program: str, limits: ProgramLimits) -> str:
+    """The cause; empty if the test passes."""
+    if isinstance(test, Dialogue):
+        result = sandbox.run_program(program, test.stdin, limits)
+        is_right = same_output(result.stdout.decode(errors="surrogateescape"), test.expected)
+        return result.cause or ("" if is_right else _WRONG)
     result = sandbox.run_call(program, test.name, test.arguments, limits)
-    if result.cause:
-        return result.cause
     try:
-        return "" if any(same_result(result.reply["result"], expected) for expected in test.accepted) else _WRONG
+        is_right = any(same_result(result.reply.get("result"), expected) for expected in test.accepted)
     except RecursionError:  # nested as deep as no label is
-        return _WRONG
+        is_right = False
+    return result.cause or ("" if is_right else _WRONG)
 
 
 def same_output(actual: str, expected: str) -> bool:

@@ -18,6 +18,8 @@ from fractions import Fraction
 from typing import Any
 
 _LARGE = 1 << 63
+_SEVERAL = (tuple, set, frozenset, deque)
+_BYTES = (bytes, bytearray)
 _DATES: dict[str, tuple[type, tuple[str, ...]]] = {
     "date": (datetime.date, ("year", "month", "day")),
     "time": (datetime.time, ("hour", "minute", "second", "microsecond")),
@@ -68,13 +70,9 @@ _BY_TYPE: tuple[tuple[type, Callable[[Any, Callable[[Any], Any]], Any]], ...] = 
     (float, lambda value, other: float.__mul__(value, 1.0)),
     (str, lambda value, other: str.__getitem__(value, slice(None))),
     (list, lambda value, other: _all(list.__iter__(value), other)),
-    (tuple, lambda value, other: {"tuple": _all(tuple.__iter__(value), other)}),
     (dict, lambda value, other: {"dict": [_all(pair, other) for pair in dict.items(value)]}),
-    (set, lambda value, other: {"set": _all(set.__iter__(value), other)}),
-    (frozenset, lambda value, other: {"frozenset": _all(frozenset.__iter__(value), other)}),
-    (deque, lambda value, other: {"deque": _all(deque.__iter__(value), other)}),
-    (bytes, lambda value, other: {"bytes": base64.b64encode(value).decode()}),
-    (bytearray, lambda value, other: {"bytearray": base64.b64encode(value).decode()}),
+    *((kind, lambda value, other, kind=kind: {kind.__name__: _all(kind.__iter__(value), other)}) for kind in _SEVERAL),
+    *((kind, lambda value, other, kind=kind: {kind.__name__: base64.b64encode(value).decode()}) for kind in _BYTES),
     (complex, lambda value, other: {"complex": [value.real, value.imag]}),
     (range, lambda value, other: {"range": [value.start, value.stop, value.step]}),
     (Decimal, lambda value, other: {"Decimal": Decimal.__str__(value)}),
@@ -94,10 +92,6 @@ def decode(value: Any, other: Callable[[int], Any]) -> Any:
     ((tag, content),) = value.items()
     if tag == "object" and type(content) is int:
         return other(content)
-    if tag == "array":
-        return _decode_array(content)
-    if tag == "date":
-        return _decode_date(content)
     if tag in _DECODERS:
         try:
             return _DECODERS[tag](content, other)
@@ -115,13 +109,14 @@ def _text(content: Any) -> str:
 _DECODERS: dict[str, Callable[[Any, Callable[[int], Any]], Any]] = {
     "int": lambda content, other: int(_text(content), 16),
     "type": lambda content, other: _built_in_type(_text(content)),
-    "tuple": lambda content, other: tuple(decode(one, other) for one in content),
     "dict": lambda content, other: {decode(key, other): decode(one, other) for key, one in content},
-    "set": lambda content, other: {decode(one, other) for one in content},
-    "frozenset": lambda content, other: frozenset(decode(one, other) for one in content),
-    "deque": lambda content, other: deque(decode(one, other) for one in content),
-    "bytes": lambda content, other: base64.b64decode(_text(content)),
-    "bytearray": lambda content, other: bytearray(base64.b64decode(_text(content))),
+    **{
+        kind.__name__: lambda content, other, kind=kind: kind(decode(one, other) for one in content)
+        for kind in _SEVERAL
+    },
+    **{kind.__name__: lambda content, other, kind=kind: kind(base64.b64decode(_text(content))) for kind in _BYTES},
+    "array": lambda content, other: _decoded_array(*content),
+    "date": lambda content, other: _DATES[content[0]][0](*content[1:]),
     "complex": lambda content, other: complex(*content),
     "range": lambda content, other: range(*content),
     "Decimal": lambda content, other: Decimal(_text(content)),
@@ -136,15 +131,9 @@ def _built_in_type(name: str) -> type:
     return found
 
 
-def _decode_array(content: Any) -> Any:
+def _decoded_array(kind: str, shape: list[int], data: Any) -> Any:
     import numpy
 
-    kind, shape, data = content
     if numpy.dtype(kind).kind not in "biufcSU":
         raise ValueError(f"no array of {kind}")
     return numpy.frombuffer(base64.b64decode(_text(data)), dtype=kind).reshape(shape).copy()
-
-
-def _decode_date(content: Any) -> Any:
-    name, *parts = content
-    return _DATES[name][0](*parts)
