@@ -205,6 +205,7 @@ _WHY = {
     "aims": "--ada_correction {s.correction} has no weights",
     "reads_floor": "no weight is computed from a pass rate",
     "has_waves": "exit {s.exit} has no waves",
+    "waits": "exit {s.exit} waits for no outcome",
     "has_pilot": "only --ada_exit gate and --ada_allocation hit have first rollouts that decide",
     "pilot": "--ada_allocation {s.allocation} gives up nothing",
     "chooses": "every prompt is sampled (see --ada_candidates)",

@@ -339,7 +339,7 @@ class SamplingFlags:
         "algorithm). waves: each prompt waits for its own wave only. stream: as waves, and free slots take "
         "rollouts that will probably be needed.",
         choices=SCHEDULERS,
-        read_by=SEQ | {"has_waves": (True,)},
+        read_by=SEQ | {"waits": (True,)},
     )
     speculation: int | None = flag_of_seq(
         None,
@@ -347,7 +347,7 @@ class SamplingFlags:
         "256 on a GPU, 16 on a CPU.",
         metavar="COUNT",
         within="[0, inf)",
-        read_by=SEQ | {"has_waves": (True,), "scheduler": ("stream",)},
+        read_by=SEQ | {"waits": (True,), "scheduler": ("stream",)},
     )
     timeout: float = flag_of_both(
         1800.0,

@@ -247,7 +247,7 @@ def test_partial_results_are_reported_as_partial(
     argv = ["real", "--model", "toy", "--budget", "1024", "--methods", "pos", "--seeds", "2", "--minutes", "5"]
     assert main([*argv, "--out", str(tmp_path)]) == 0
     told = capsys.readouterr().out
-    assert "uniform-4-twice-seed1, pos-seed1" in told, "what is left"
+    assert "uniform-4-e2-seed1, pos-seed1" in told, "what is left"
     last = json.loads(told.splitlines()[-1])
     assert (last["seeds"], last["runs"], last["planned"]) == ({REFERENCE: 1, "pos": 1}, 2, 4)
     assert len(Results(tmp_path, Cell, MEASURED).by_cell) == 2
