@@ -305,6 +305,9 @@ def _loss(s: Settings, host: SimpleNamespace) -> Iterator[Problem]:
             f"--ada_loss {s.loss} is another way to average the same losses",
             ONE_OF_TWO,
         )
+    if s.loss == "prompt-mean" and s.mode == "off":
+        rule = "OpenRLHF's sampling does not say which rollouts are of one prompt"
+        yield "--ada_loss", s.loss, rule, "Sample the same with --ada_mode seq --ada_exit fixed"
     needs = CORRECTIONS[s.correction].needs
     if s.mode == "off" or Need.SUMMED_TOKENS not in needs:
         return

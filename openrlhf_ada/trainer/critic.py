@@ -61,7 +61,7 @@ class WholeStepCriticTrainer(ppo_critic.CriticPPOTrainer):
 
     @cached_property
     def _finite(self) -> FiniteSteps:
-        return FiniteSteps.of_run("critic", self.critic_loss_fn, self.critic, self.strategy.args)
+        return FiniteSteps("critic", self.critic_loss_fn, self.critic)
 
     def training_step(self, experience: Any, step: int, loss_batch_info: dict | None = None) -> dict[str, float]:
         mark_boundary(self, self.critic, step)

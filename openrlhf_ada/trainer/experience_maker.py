@@ -12,29 +12,12 @@ from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 
 from openrlhf_ada.core.advantages import WHITENED
 from openrlhf_ada.rollout.records import SampleTag, TaggedExperience
-from openrlhf_ada.trainer.collapse import surprisal
-from openrlhf_ada.trainer.logprob_gap import LogprobGap, check_gap, logprob_gap
+from openrlhf_ada.trainer.logprob_gap import LogprobGap, check_gap, logprob_gap, surprisal
 from openrlhf_ada.trainer.loss_average import info_column, note_group_tokens
 from openrlhf_ada.trainer.skipped_rollouts import hide, show
 
 CRITIC_WEIGHT = "ada_critic_weight"
 """Key in Experience.info: the stratum factor with which the critic's loss weighs a sample, shape (B,)."""
-
-
-class GroupedExperienceMaker(RemoteExperienceMaker):
-    """The host's, which also counts each group's tokens: mode off with --ada_loss prompt-mean."""
-
-    def __init__(self, host: RemoteExperienceMaker) -> None:
-        super().__init__(*_parts(host))
-
-    @torch.no_grad()
-    def compute_advantages_and_returns(self, experiences: list[Any]) -> list[Any]:
-        """The host's advantages and returns; GROUP_TOKENS in each info."""
-        experiences = super().compute_advantages_and_returns(experiences)
-        n = self.args.rollout.n_samples_per_prompt
-        # The host's own groups: n samples in a row.
-        note_group_tokens(experiences, lambda position: position // n)
-        return experiences
 
 
 class AdaptiveExperienceMaker(RemoteExperienceMaker):
@@ -46,7 +29,15 @@ class AdaptiveExperienceMaker(RemoteExperienceMaker):
 
     def __init__(self, host: RemoteExperienceMaker, *, uses_critic: bool = True) -> None:
         """`uses_critic`: ask it for values. A pass-rate critic predicts, and has none for the policy's training."""
-        super().__init__(*_parts(host, uses_critic=uses_critic))
+        super().__init__(
+            host.actor_model_group,
+            host.critic_model_group if uses_critic else None,
+            host.reward_model_group,
+            host.initial_model_group,
+            host.kl_ctl,
+            host.strategy,
+            host.tokenizer,
+        )
         self.group_scale = 1.0
         self.gap: LogprobGap | None = None
         self.surprisal: float | None = None
@@ -147,16 +138,3 @@ class AdaptiveExperienceMaker(RemoteExperienceMaker):
 def critic_weights(experience: Any) -> torch.Tensor:
     """Stratum factors of a training micro-batch, shape (B,)."""
     return info_column(experience, CRITIC_WEIGHT)
-
-
-def _parts(host: RemoteExperienceMaker, *, uses_critic: bool = True) -> tuple[Any, ...]:
-    """What a maker that takes the place of `host` is made of."""
-    return (
-        host.actor_model_group,
-        host.critic_model_group if uses_critic else None,
-        host.reward_model_group,
-        host.initial_model_group,
-        host.kl_ctl,
-        host.strategy,
-        host.tokenizer,
-    )

@@ -94,7 +94,7 @@ class AdaActorTrainer(HostPolicyTrainer):
 
     @cached_property
     def _finite(self) -> FiniteSteps:
-        return FiniteSteps.of_run("policy", self.actor_loss_fn, self.actor.model, self.strategy.args)
+        return FiniteSteps("policy", self.actor_loss_fn, self.actor.model)
 
     def training_step(self, experience: Any, kl_ctl: float, step: int, loss_batch_info: Any = None) -> Any:
         """The host's, with the average of --ada_loss, and what follows a step of the optimizer.

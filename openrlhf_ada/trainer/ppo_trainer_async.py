@@ -6,6 +6,7 @@ holds the state that belongs to the batch it was written after, not to the ones 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from functools import partial
 from typing import Any
@@ -23,7 +24,6 @@ from openrlhf_ada.host.classes import unwrap_ray_class
 from openrlhf_ada.host.trainer import HostAsyncTrainer, HostSamplingActor
 from openrlhf_ada.platforms.resources import on_this_node
 from openrlhf_ada.rollout.reward_model import RewardModel
-from openrlhf_ada.trainer.engine_lock import EngineLock
 from openrlhf_ada.trainer.prompt_critic import PromptCritic
 from openrlhf_ada.trainer.recorded_training import SAVING, RecordedTraining, ScoredLogs
 from openrlhf_ada.trainer.recorder import emit
@@ -164,7 +164,8 @@ class AdaPPOTrainerAsync(HostAsyncTrainer):
     def own_actors(self) -> dict[str, Any]:
         here = on_this_node()
         return {
-            "VLLMLock": ray.remote(EngineLock).options(**on_this_node(takes_cpu=False)),
+            # The host's would spend ten seconds of processor time on importing the host, to wait.
+            "VLLMLock": ray.remote(asyncio.Lock).options(**on_this_node(takes_cpu=False)),
             "GenerateSamplesActor": ray.remote(AdaGenerateSamplesActor).options(**here),
             "Queue": partial(Queue, actor_options=here),
             "TrainingActor": ray.remote(AdaTrainingActor).options(**here),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from functools import cached_property
 from typing import Any
@@ -19,12 +18,11 @@ from openrlhf_ada.reporting.tracking import HOST_SAMPLE, Trackers
 from openrlhf_ada.reward.weighted_sum import LOGGED_AS
 from openrlhf_ada.rollout.engine_restart import EngineWaiter
 from openrlhf_ada.rollout.records import RolloutBatch, StepRecord
-from openrlhf_ada.trainer.collapse import IN_TRAINING, CollapseWatch
-from openrlhf_ada.trainer.experience_maker import CRITIC_WEIGHT, AdaptiveExperienceMaker, GroupedExperienceMaker
+from openrlhf_ada.trainer.experience_maker import CRITIC_WEIGHT, AdaptiveExperienceMaker
 from openrlhf_ada.trainer.loss_average import GROUP_TOKENS
 from openrlhf_ada.trainer.prompt_critic import PromptCritic
 from openrlhf_ada.trainer.recorder import Recorder, emit
-from openrlhf_ada.trainer.step_metrics import first_wave_stats, ledger_metrics, step_metrics, trained_wrong
+from openrlhf_ada.trainer.step_metrics import first_wave_stats, ledger_metrics, step_metrics
 
 TRAINED_ONLY = ("reward", "score", "return")
 """Host metrics that are means over the trained samples. Those are selected by outcome, so the name says so."""
@@ -32,17 +30,6 @@ TRAINED_ONLY = ("reward", "score", "return")
 BEST_METRIC = "accuracy"
 
 SAVING = "saving the model"
-
-_FORGETS = (
-    "an episode has {episode:.0f} steps and --ada_half_life is {half_life:g}: when a prompt comes again, most of its "
-    "outcomes no longer count for its pass rate. Raise it, or predict by ratings (--ada_estimator rating)"
-)
-
-
-_TRAINS_WRONG = (
-    "{share:.0%} of the trained rollouts are not right and have a reward other than 0, so --ada_baseline none trains "
-    "them: towards rewards above 0, away from those below. Return 0 for them, or use a method with a baseline"
-)
 
 _NO_CHOICE = (
     "{share:.0%} of the held-out answers have no score, more than --ada_max_no_score: this evaluation chooses no "
@@ -52,14 +39,6 @@ _NO_CHOICE = (
 _GAP = (
     "policy and engines differ by {gap.mean:.3g} per token in log-probability (at most {gap.maximum:.3g}), more than "
     "--ada_logprob_warn {limit:g}"
-)
-
-_ENDS_AT_ONCE = 0.5
-
-_FINISHED = (
-    "the policy would end {share:.0%} of its answers at once, and OpenRLHF has it say one token at least: these "
-    "prompts look finished. Do they hold the answer (--data.input_key), or does the model need "
-    "--data.apply_chat_template?"
 )
 
 
@@ -82,7 +61,6 @@ class RecordedTraining(HostTrainer):
     args: Any
     critic_model_group: Any
     recorder: Recorder
-    collapse: CollapseWatch
     num_steps: int
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -100,8 +78,6 @@ class RecordedTraining(HostTrainer):
             self.experience_maker: Any = AdaptiveExperienceMaker(
                 self.experience_maker, uses_critic=not self.settings.own_critic
             )
-        elif self.settings.loss == "prompt-mean":
-            self.experience_maker = GroupedExperienceMaker(self.experience_maker)
         if self.settings.reads_critic:
             self.prompt_critic = PromptCritic(self.critic_model_group, self.args)
         if self.is_adaptive and not self.best_eval_metric_key:
@@ -109,8 +85,6 @@ class RecordedTraining(HostTrainer):
             self.best_eval_metric_key = BEST_METRIC
         self._step = 0
         self._evaluated_step = -1
-        self._critic_in_use = 0.0
-        self._trains_wrong = False
         self._batch = RolloutBatch()
 
     def open_record(self, states: dict[str, Any], num_steps: int) -> None:
@@ -118,13 +92,8 @@ class RecordedTraining(HostTrainer):
         self._step = states["global_step"]
         self.num_steps = num_steps
         self.recorder = Recorder(self.args, self._step or None, self.trackers)
-        self.collapse = CollapseWatch(self.recorder.note)
         self.trackers.open(self._step or None)
         self.recorder.emit("begin", step=self._step, max_steps=num_steps)
-        episode = num_steps / self.args.train.num_episodes
-        counts = self.settings.remembers and self.settings.estimator == "ema"
-        if counts and episode > 2 * self.settings.half_life:
-            self.recorder.note(_FORGETS.format(episode=episode, half_life=self.settings.half_life))
 
     @cached_property
     def engine_waiter(self) -> EngineWaiter:
@@ -155,7 +124,6 @@ class RecordedTraining(HostTrainer):
         status.pop(GROUP_TOKENS, None)
         if self.is_adaptive:
             status = self._with_ada_metrics(status, global_step) | critic_status
-            self._note_critic_use(status)
         elif rollout_samples.accuracy is not None:
             status["ada/first_wave_metric_mean"] = rollout_samples.accuracy
         return status, next_step
@@ -181,18 +149,6 @@ class RecordedTraining(HostTrainer):
         )
         return status | {"timing/critic_fit": time.monotonic() - start}
 
-    def _note_critic_use(self, status: dict[str, Any]) -> None:
-        """Say when predictions become the critic's, and when they no longer are."""
-        in_use = status.get("ada/critic_in_use")
-        if in_use is None or in_use == self._critic_in_use:
-            return
-        self._critic_in_use = in_use
-        scores = f"Brier score {status['ada/critic_brier']:.3f}, of the mean {status['ada/prior_brier']:.3f}"
-        what = (
-            "the critic predicts pass rates" if in_use else "the critic predicts worse than the mean: counts stand in"
-        )
-        self.recorder.note(f"{what} ({scores})")
-
     def _with_ada_metrics(self, status: dict[str, Any], version: int) -> dict[str, Any]:
         record = self._record()
         for name in list(status):
@@ -205,20 +161,7 @@ class RecordedTraining(HostTrainer):
         status["ada/group_scale"] = self.experience_maker.group_scale
         if self.experience_maker.surprisal is not None:
             status["ada/surprisal"] = self.experience_maker.surprisal
-            self.collapse.surprisal(status["ada/surprisal"])
-        score = status["ada/first_wave_metric_mean"] or status["ada/metric_mean"]
-        self.collapse.scores(IN_TRAINING, score, len(record.all_groups))
-        self._note_trained_wrong(record)
         return status | self._logprob_metrics()
-
-    def _note_trained_wrong(self, record: StepRecord) -> None:
-        """Say once where right answers alone were to be trained, and rewards have others trained too."""
-        if self._trains_wrong or self.settings.in_ppo or self.settings.baseline != "none":
-            return
-        share = trained_wrong(record.groups, self.settings.positive_above)
-        if share:
-            self._trains_wrong = True
-            self.recorder.note(_TRAINS_WRONG.format(share=share))
 
     def _logprob_metrics(self) -> dict[str, float]:
         gap = self.experience_maker.gap
@@ -226,8 +169,6 @@ class RecordedTraining(HostTrainer):
             return {}
         if gap.mean > self.settings.logprob_warn:
             self.recorder.note(_GAP.format(gap=gap, limit=self.settings.logprob_warn))
-        if gap.ends_at_once > _ENDS_AT_ONCE:
-            self.recorder.note(_FINISHED.format(share=gap.ends_at_once))
         return gap.metrics()
 
     def _record(self) -> StepRecord:
@@ -286,16 +227,11 @@ class RecordedTraining(HostTrainer):
 
     def finish(self) -> None:
         """End the record; the model is exported before. It raises whatever keeps the report from being drawn."""
-        self.recorder.finish(self.collapse.standing())
+        self.recorder.finish()
 
     def record_evaluation(self, held_out: HeldOut, version: int) -> None:
         """Record an evaluation of the policy after `version` training steps."""
         self.recorder.evaluation(version, held_out)
-        if held_out.is_measurable:
-            for source, groups in held_out.scores().items():
-                self.collapse.scores(
-                    f"held-out set {source}", statistics.fmean(map(statistics.fmean, groups)), len(groups)
-                )
         self._evaluated_step = version
 
     def evaluates_start(self) -> bool:

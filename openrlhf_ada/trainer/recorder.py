@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -110,8 +109,8 @@ class Recorder:
         self.trackers.evaluation(step, metrics | used)
         self.emit("eval", step=step, accuracy=metrics["eval/accuracy"], ci95=metrics["eval/ci95"])
 
-    def finish(self, warnings: Sequence[str] = ()) -> None:
-        """Write summary.json and the report, close the trackers, whatever the former raise, and repeat `warnings`."""
+    def finish(self) -> None:
+        """Write summary.json and the report, and close the trackers, whatever the former raise."""
         self._log.close()
         try:
             self._log.write_summary(summarise(read_run(self.run_dir)))
@@ -119,8 +118,6 @@ class Recorder:
         finally:
             # Last: one may wait for its server.
             self.trackers.finish()
-            for text in warnings:
-                self.note(text)
         self.emit("done", run_dir=str(self.run_dir))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
 import subprocess
@@ -22,7 +23,6 @@ from openrlhf_ada.host import ray_actors
 from openrlhf_ada.host.ray_actors import LOST, noted_places
 from openrlhf_ada.rollout.engine import rollout_actor
 from openrlhf_ada.trainer.critic import RayAdaCritic, RayWholeStepCritic
-from openrlhf_ada.trainer.engine_lock import EngineLock
 from openrlhf_ada.trainer.policy import RayAdaPolicyActor
 from openrlhf_ada.trainer.ppo_trainer import RayAdaPPOTrainer
 from openrlhf_ada.trainer.ppo_trainer_async import AdaGenerateSamplesActor, AdaTrainingActor, RayAdaPPOTrainerAsync
@@ -136,7 +136,7 @@ def test_groups_and_engines_are_started_by_these_names(monkeypatch: pytest.Monke
         (RayAdaPPOTrainerAsync, "coordinator"),
         (ray.remote(AdaTrainingActor), "trainer"),
         (ray.remote(AdaGenerateSamplesActor), "generator"),
-        (ray.remote(EngineLock), "engine lock"),
+        (ray.remote(asyncio.Lock), "engine lock"),
         (ray.remote(_QueueActor), "queue"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -38,7 +38,7 @@ CHOSEN = {"ada_candidates": 2, "ada_choice": "std_per_token", "ada_choice_weight
 BY_VISITS = {"ada_candidates": 2, "ada_choice": "greso", "ada_select": "best_random"}
 
 CASES: dict[str, dict[str, Any]] = {
-    "off, GRPO, async, LoRA": GRPO | ASYNC | LORA | {"ada_loss": "prompt-mean"},
+    "off, GRPO, async, LoRA": GRPO | ASYNC | LORA | {"ada_loss": "sequence-constant"},
     "off, PPO, async": PPO | ASYNC,
     "seq, GRPO, async, chosen": SEQ | ASYNC | POS | BY_VISITS | {"ada_loss": "prompt-mean"},
     "est, GRPO, two critics": EST | GRPO | OWN_CRITIC | {"critic__num_gpus_per_node": 2},

@@ -54,6 +54,10 @@ def test_corrections_refuse_loss_per_group_tokens(refusal: Callable[[Flags], Exc
     assert "by 0.78 and one of 0.9 by 1.28" in str(error)
 
 
+def test_mode_off_knows_no_groups(refusal: Callable[[Flags], Exception]) -> None:
+    check_refusal(refusal({"--ada_mode": "off"} | PROMPT), "--ada_loss is 'prompt-mean'", "--ada_mode seq")
+
+
 @pytest.mark.parametrize("name", CORRECTIONS)
 @pytest.mark.parametrize("flags", [{}, CONSTANT, CONSTANT | GSPO], ids=["token-mean", "constant", "GSPO, constant"])
 def test_recommended_flags_are_accepted_without_warning(argv_with: ArgvWith, name: str, flags: Flags) -> None:
@@ -80,8 +84,8 @@ def test_other_losses_need_no_warning(argv_with: ArgvWith, flags: Flags) -> None
     assert warnings_of(argv_with(SEQ | flags)) == []
 
 
-@pytest.mark.parametrize("flags", [MEANS, GSPO, CONSTANT, PROMPT], ids=" ".join)
-def test_mode_off_takes_every_loss(argv_with: ArgvWith, flags: Flags) -> None:
+@pytest.mark.parametrize("flags", [MEANS, GSPO, CONSTANT], ids=" ".join)
+def test_mode_off_takes_losses_of_samples(argv_with: ArgvWith, flags: Flags) -> None:
     assert warnings_of(argv_with(OFF | flags)) == []
 
 

@@ -19,7 +19,7 @@ EST = {"--ada_mode": "est", "--algo.advantage.estimator": "dr_grpo"}
 WITH_EFFECT: list[Flags] = [
     OFF,
     OFF | {"--ada_log_texts": "1", "--ada_eval_ends": "", "--eval.dataset": "org/heldout", "--verbose": ""},
-    OFF | {"--trust_remote_code": "", "--ada_verify_sync": "always", "--ada_loss": "prompt-mean"},
+    OFF | {"--trust_remote_code": "", "--ada_verify_sync": "always", "--ada_loss": "sequence-constant"},
     SEQ,
     SEQ | {"--ada_wave": "4", "--ada_exit": "pos", "--ada_k_pos": "2", "--ada_max_samples": "12"},
     SEQ | {"--ada_exit": "fixed", "--ada_select": "max_variance", "--ada_positive_threshold": "0.25"},

@@ -18,8 +18,6 @@ import torch
 from cases import pool_of, sequential
 from openrlhf.models import PolicyLoss
 from openrlhf.trainer.ppo_utils.experience import Experience, make_experience_batch, split_experience_batch
-from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
-from openrlhf.trainer.ppo_utils.kl_controller import FixedKLController
 from openrlhf.utils.loss_utils import iter_grad_accum_global_norm
 from run_flags import settings_with
 
@@ -27,7 +25,6 @@ from openrlhf_ada.config import schema
 from openrlhf_ada.core.objectives import expected_weight
 from openrlhf_ada.core.policies import Sequential
 from openrlhf_ada.rollout.records import SampleTag
-from openrlhf_ada.trainer.experience_maker import GroupedExperienceMaker
 from openrlhf_ada.trainer.loss_average import GROUP_TOKENS, advantage_factors, info_column, note_group_tokens
 from openrlhf_ada.trainer.policy import AdaActorTrainer
 
@@ -304,55 +301,6 @@ def test_groups_may_differ_in_size_and_be_split() -> None:
     note_group_tokens([first, second], lambda position: tags[position].key)
     assert first.info[GROUP_TOKENS].tolist() == [6.0, 6.0]
     assert second.info[GROUP_TOKENS].tolist() == [6.0, 1.0]
-
-
-class NoModels(RemoteExperienceMaker):
-    """The host's maker without its models."""
-
-    def make_experience(self, samples_list: list[Experience]) -> list[Experience]:
-        for experience in samples_list:
-            experience.kl = torch.zeros(experience.action_mask.shape)
-        return samples_list
-
-
-def maker_parts() -> Any:
-    args = arguments("prompt-mean")
-    args.algo.advantage = SimpleNamespace(estimator="group_norm", gamma=1.0, lambd=1.0, no_std_norm=False)
-    args.rollout.micro_batch_size = 5
-    args.reward = SimpleNamespace(clip_range=(-10, 10), overlong_buffer_len=None, stop_properly_penalty_coef=None)
-    groups = dict.fromkeys(("actor_model_group", "critic_model_group", "reward_model_group", "initial_model_group"))
-    tokenizer, strategy = SimpleNamespace(pad_token_id=0), SimpleNamespace(args=args)
-    return SimpleNamespace(**groups, kl_ctl=FixedKLController(0.0), strategy=strategy, tokenizer=tokenizer)
-
-
-def rollouts() -> list[Experience]:
-    return [
-        Experience(
-            sequences=torch.ones(1, PROMPT + length, dtype=torch.long),
-            attention_mask=torch.ones(1, PROMPT + length, dtype=torch.long),
-            action_mask=torch.arange(1, PROMPT + length).unsqueeze(0) >= PROMPT,
-            rewards=torch.tensor([float(i % 5 == 0)]),
-            info={},
-        )
-        for i, length in enumerate(LENGTHS)
-    ]
-
-
-def test_in_mode_off_the_hosts_experience_is_left_as_it_is() -> None:
-    """Its advantages to the bit, and what each group has in tokens: n samples in a row are one."""
-
-    class Counting(GroupedExperienceMaker):
-        make_experience = NoModels.make_experience
-
-    parts = maker_parts()
-    host = NoModels(*(getattr(parts, name) for name in vars(parts)))
-    ours = Counting(host)
-    expected, found = (maker.make_experience_batch(rollouts()) for maker in (host, ours))
-    assert [e.index for e in found] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9], [10, 11]]
-    for with_tokens, plain in zip(found, expected, strict=True):
-        assert torch.equal(with_tokens.advantages, plain.advantages)
-        assert with_tokens.info[GROUP_TOKENS].tolist() == [GROUP_SUMS[i // N] for i in with_tokens.index]
-        assert with_tokens.info.keys() - plain.info.keys() == {GROUP_TOKENS}
 
 
 # -- what becomes of the objective --------------------------------------------------------------------------------
