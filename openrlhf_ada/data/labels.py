@@ -1,7 +1,7 @@
-"""Labels, read by their own graders before a run starts: which cannot be read, and which a program could forge.
+"""Labels, read by their own graders before a run starts: which cannot be read?
 
 Every answer to a prompt whose label cannot be read would stay without a score. Such rows are left out; `prepare-data`
-does so too. Scores by forgeable labels are marked, and said to be so at the start.
+does so too.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Any
 
 from openrlhf_ada.reward.mixed import named_label
@@ -17,17 +16,8 @@ from openrlhf_ada.reward.pool import GraderPool, GradingLimits
 from openrlhf_ada.reward.reward_function import GRADERS, MIXED, grader_of
 
 
-@dataclass(frozen=True, slots=True)
-class ReadLabels:
-    """`unreadable`: the cause, in the words of the grader, by position. `forgeable`: positions of labels with tests
-    that a program could pass without being right."""
-
-    unreadable: dict[int, str] = field(default_factory=dict)
-    forgeable: frozenset[int] = frozenset()
-
-
-def read_labels(labels: Sequence[Any], reward: str, limits: GradingLimits) -> ReadLabels:
-    """Let `reward` read the labels.
+def read_labels(labels: Sequence[Any], reward: str, limits: GradingLimits) -> dict[int, str]:
+    """Let `reward` read the labels. Returns the positions of those that it cannot read, each with the cause.
 
     `reward`: one of GRADERS, or MIXED for labels that name theirs. Each different label is read once, in processes of
     their own. Functions of users are not asked: what they take for an answer is not known here.
@@ -37,15 +27,12 @@ def read_labels(labels: Sequence[Any], reward: str, limits: GradingLimits) -> Re
         if reward != MIXED or _is_ours(label):
             positions.setdefault(json.dumps(label), []).append(position)
     if not positions:
-        return ReadLabels()
+        return {}
     with GraderPool(grader_of(reward), limits) as pool, ThreadPoolExecutor(2 * pool.num_workers) as threads:
         # An empty response is a wrong answer to every label that can be read.
         grades = list(threads.map(lambda label: pool.grade("", json.loads(label)), positions))
-    found = list(zip(grades, positions.values(), strict=True))
-    return ReadLabels(
-        {position: grade.cause for grade, same in found if grade.score is None for position in same},
-        frozenset(position for grade, same in found if grade.forgeable for position in same),
-    )
+    found = zip(grades, positions.values(), strict=True)
+    return {position: grade.cause for grade, same in found if grade.score is None for position in same}
 
 
 def _is_ours(label: Any) -> bool:
