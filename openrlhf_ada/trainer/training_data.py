@@ -64,7 +64,7 @@ def prepare_training_data(args: SimpleNamespace) -> list[str]:
         lines += lines_about(handed.left_out, sets.flag, len(examples), run_dir / LIST)
         if handed.is_rewritten and not handed.left_out:
             why = "OpenRLHF's loader would change values" if sets.rewards is None else "each row with its grader"
-            lines.append(f"{sets.flag}: {why}: it gets the same rows from {handed.spec}")
+            lines.append(f"{sets.flag}: the rows of {sets.spec} are read from {handed.spec} ({why})")
         section, name = sets.flag.removeprefix("--").split(".")
         if section == "data":
             _check_enough(args, handed, len(examples))

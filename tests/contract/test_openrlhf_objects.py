@@ -47,8 +47,7 @@ from openrlhf_ada.trainer import ppo_trainer as our_trainer
 from openrlhf_ada.trainer import ppo_trainer_async as our_async
 from openrlhf_ada.trainer.critic import (
     AdaCriticModelActor,
-    StratumCriticTrainer,
-    WholeStepCriticTrainer,
+    AdaCriticTrainer,
 )
 from openrlhf_ada.trainer.experience_maker import AdaptiveExperienceMaker
 from openrlhf_ada.trainer.policy import AdaActorTrainer, AdaPolicyActor
@@ -100,9 +99,8 @@ OVERRIDES = {  # a host method that was renamed would leave ours uncalled, witho
     AdaActorTrainer: ("broadcast_to_vllm", "training_step"),
     AdaPolicyActor: ("init_model_from_pretrained", "fit", "save_model", "save_checkpoint"),
     AdaRolloutActor: ("prepare_environment", "generate_responses"),
-    WholeStepCriticTrainer: ("training_step",),
+    AdaCriticTrainer: ("training_step", "ppo_train"),
     PassRateCriticActor: ("init_model_from_pretrained",),
-    StratumCriticTrainer: ("training_step",),
     RecordedGenerator: ("generate_samples", "generate_eval_samples", "on_sample"),
     AdaptiveSamplesGenerator: ("generate_samples",),
     AdaptiveExperienceMaker: ("make_experience_batch", "compute_advantages_and_returns"),

@@ -22,7 +22,7 @@ from openrlhf_ada.cli.run_actors import ROLES
 from openrlhf_ada.host import ray_actors
 from openrlhf_ada.host.ray_actors import LOST, noted_places
 from openrlhf_ada.rollout.engine import rollout_actor
-from openrlhf_ada.trainer.critic import RayAdaCritic, RayWholeStepCritic
+from openrlhf_ada.trainer.critic import RayAdaCritic
 from openrlhf_ada.trainer.policy import RayAdaPolicyActor
 from openrlhf_ada.trainer.ppo_trainer import RayAdaPPOTrainer
 from openrlhf_ada.trainer.ppo_trainer_async import AdaGenerateSamplesActor, AdaTrainingActor, RayAdaPPOTrainerAsync
@@ -129,7 +129,6 @@ def test_groups_and_engines_are_started_by_these_names(monkeypatch: pytest.Monke
         (ReferenceModelActor, "reference"),
         (RewardModelActor, "reward model"),
         (RayAdaCritic, "critic"),
-        (RayWholeStepCritic, "critic"),
         (RayPassRateCritic, "critic"),
         (rollout_actor(1), "vLLM engine"),
         (RayAdaPPOTrainer, "trainer"),
