@@ -5,15 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 POLICY, CRITIC = "_actor", "_critic"
-"""OpenRLHF's folders in --ckpt.path. In each, a folder per tag, and DeepSpeed's file `latest`."""
+"""OpenRLHF's folders in --ckpt.path. In each, a folder per tag, and DeepSpeed's file `latest`. OpenRLHF resumes if the
+policy's is there.
 
-
-def policy_checkpoints(ckpt_path: str) -> Path:
-    """OpenRLHF's folder for those of the policy. If it is there, OpenRLHF resumes.
-
-    Contract: test_openrlhf_facts.test_fact
-    """
-    return Path(ckpt_path) / POLICY
+Contract: test_openrlhf_facts.test_fact
+"""
 
 
 def latest_tag(folder: Path) -> str:

@@ -18,7 +18,7 @@ from deepspeed.runtime.engine import DeepSpeedEngine
 import openrlhf_ada
 from openrlhf_ada.config.host_rules import POLICY_LOSSES
 from openrlhf_ada.config.host_values import SCHEDULERS
-from openrlhf_ada.host.checkpoints import latest_tag, name_latest, names_latest, policy_checkpoints
+from openrlhf_ada.host.checkpoints import POLICY, latest_tag, name_latest, names_latest
 from openrlhf_ada.host.parser import TRAIN_MODULE, _main_block, host_root
 from openrlhf_ada.host.sharding import ComputedParameter
 
@@ -392,7 +392,7 @@ def test_deepspeed_names_the_checkpoint_in_latest(tmp_path: Path) -> None:
         DeepSpeedEngine.load_checkpoint
     )
     assert "if save_latest and self.global_rank == 0:" in inspect.getsource(DeepSpeedEngine.save_checkpoint)
-    folder = policy_checkpoints(str(tmp_path))
+    folder = tmp_path / POLICY
     folder.mkdir()
     assert not names_latest(folder)
     (folder / "latest").write_text("global_step7\n")
