@@ -71,13 +71,11 @@ def make_generator(
 
 
 def score_threshold(settings: Settings) -> ScoreThreshold | None:
-    """What makes scores of raw scores; None where they are in [0, 1] already. Raises ValueError without a start."""
-    s = settings
-    if s.scores == "unit":
+    """What makes scores of raw scores; None where they are in [0, 1] already."""
+    if settings.scores == "unit":
         return None
-    if s.positive_threshold is None:
-        raise ValueError("raw scores need --ada_positive_threshold")
-    return ScoreThreshold(s.positive_threshold, s.positive_quantile, s.quantile_steps or QUANTILE_STEPS)
+    start = cast("float", settings.positive_threshold)
+    return ScoreThreshold(start, settings.positive_quantile, settings.quantile_steps or QUANTILE_STEPS)
 
 
 def known_counts(host: SamplesGenerator) -> tuple[list[int], list[int]]:
@@ -107,12 +105,6 @@ def restore_engine(policy: Any, engine: int, *, rank_0_only: bool) -> list[Any]:
     if rank_0_only:
         return [first_process(policy).restore_engine.remote(engine, alone=True)]
     return policy.async_run_method(method_name="restore_engine", engine=engine)
-
-
-def restore(generator: RecordedGenerator, states: dict[str, Any]) -> None:
-    """Let sampling go on from a checkpoint's states (or from the host's initial ones)."""
-    if isinstance(generator, AdaptiveSamplesGenerator):
-        generator.restore(states)
 
 
 def eval_arguments(args: Any, generate_kwargs: dict[str, Any]) -> dict[str, Any]:

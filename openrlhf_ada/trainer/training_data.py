@@ -54,8 +54,11 @@ def prepare_training_data(args: SimpleNamespace) -> list[str]:
     run_dir = args.ada.resolved_run_dir(args.logger.wandb.run_name)
     lines: list[str] = []
     left_out: list[LeftOut] = []
+    rewards = None
+    if MIXED in split_names(args.reward.remote_url):
+        rewards = RowRewards(args.ada.reward_key or KEY, parse_map(args.ada.reward_map, "--ada_reward_map"))
     # All rows first: without a hub, the library that reads them must not be imported before that is known.
-    found = [(sets, read_examples(sets)) for sets in _data_sets(args, row_rewards(args))]
+    found = [(sets, read_examples(sets)) for sets in _data_sets(args, rewards)]
     # Agents make prompts of their own.
     room = None if args.train.agent_func_path else _room(args)
     for sets, examples in found:
@@ -85,17 +88,15 @@ def fingerprint(examples: Sequence[Example]) -> str:
     return digest.hexdigest()
 
 
-def trial_rows(args: SimpleNamespace, rewards: RowRewards | None = None) -> dict[str, list[Row]]:
+def trial_rows(args: SimpleNamespace) -> dict[str, list[Row]]:
     """What the user's rewards are asked about before anything starts: the first rows of the first data set, as
-    OpenRLHF makes prompts of them. `rewards`: of data that `prepare_training_data` has not written anew.
-
-    Raises ConfigError and DataError.
+    OpenRLHF makes prompts of them. Raises ConfigError and DataError.
     """
     names = split_names(args.reward.remote_url)
     if args.train.agent_func_path or set(names) <= set(NAMED):
         return {}
     sets = replace(
-        _data_sets(args, rewards)[0],
+        _data_sets(args, None)[0],
         spec=args.data.prompt_dataset.split(",")[0],
         most_rows=min(MIXED_ROWS if MIXED in names else ROWS, args.data.max_samples),
     )
@@ -103,13 +104,6 @@ def trial_rows(args: SimpleNamespace, rewards: RowRewards | None = None) -> dict
     examples = read_examples(sets)
     asked = [(_prompt(make, e, args, sets.flag), "" if e.label is None else e.label) for e in examples]
     return rows_for(names, asked, end)
-
-
-def row_rewards(args: SimpleNamespace) -> RowRewards | None:
-    """Where each row names its grader: which column does. Raises ConfigError."""
-    if MIXED not in split_names(args.reward.remote_url):
-        return None
-    return RowRewards(args.ada.reward_key or KEY, parse_map(args.ada.reward_map, "--ada_reward_map"))
 
 
 def _check_enough(args: SimpleNamespace, handed: HandedOver, total: int) -> None:
