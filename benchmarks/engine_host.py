@@ -2,8 +2,8 @@
 
 vLLM samples in processes of its own. What they have sampled goes through one Python loop of the actor's process, token
 by token: at 25 us per token, 40,000 tokens a second are a whole core. 256 answers of 512 tokens of our README, with
-SmolLM2's tokenizer; with our settings (rollout/tokens_only.py) and with the host's. Processor time (other work on the
-machine counts little), medians of nine turns.
+SmolLM2's tokenizer; with our settings (rollout/tracked_engine.py) and with those of OpenRLHF. Processor time (others
+use the machine too), medians of nine turns.
 
     python benchmarks/engine_host.py [--quick]     last line: one JSON object; full results in benchmarks/results/
 """
@@ -30,7 +30,7 @@ ANSWERS, TOKENS, PROMPT = 256, 512, 128
 
 @dataclass(frozen=True)
 class Setting:
-    """`ours`: what rollout/tokens_only.py asks for, and no statistics. `logprobs`: are they needed?"""
+    """`ours`: what rollout/tracked_engine.py asks for, and no statistics. `logprobs`: are they needed?"""
 
     ours: bool
     logprobs: bool
@@ -81,7 +81,7 @@ def add_requests(processor: Any, setting: Setting, sampled: np.ndarray) -> Colle
     from vllm.sampling_params import RequestOutputKind
     from vllm.v1.engine import EngineCoreRequest
 
-    from openrlhf_ada.rollout.tokens_only import ask_for_tokens_only
+    from openrlhf_ada.rollout.tracked_engine import ask_for_tokens_only
 
     collected = Collected()
     for i in range(ANSWERS):
@@ -129,13 +129,10 @@ def measure(setting: Setting, tokenizer: Any, sampled: np.ndarray) -> tuple[floa
 
 
 def read(answers: list[Any], *, logprobs: bool) -> float:
-    """Processor seconds per token of our check and of what the host's executor does with the log-probabilities."""
-    from openrlhf_ada.rollout.tokens_only import check_logprobs
-
+    """Processor seconds per token of what the host's executor does with the log-probabilities."""
     begun = time.thread_time()
     for answer in answers:
         completion = answer.outputs[0]
-        check_logprobs(completion, 0 if logprobs else None)
         if logprobs:
             values = []
             for token, of_position in zip(completion.token_ids, completion.logprobs, strict=True):

@@ -15,6 +15,7 @@ from hypothesis import settings
 from openrlhf_ada.cli.train_ppo_ray import USER_ERRORS, parse
 from openrlhf_ada.config.presets import METHODS
 from openrlhf_ada.platforms import without_gpu
+from openrlhf_ada.trainer.training_data import prepare_training_data
 
 # A call such as ray.put would otherwise start a whole Ray in the test's own process.
 os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
@@ -86,11 +87,11 @@ def method_argv(valid_flags: Flags, tmp_path: Path) -> list[str]:
 
 @pytest.fixture
 def refusal(valid_flags: Flags) -> Callable[[Flags], Exception]:
-    """The error with which the changed command line is refused, by the real parser and all checks."""
+    """The error with which the changed command line is refused: parsed, checked, its data read."""
 
     def refuse(changes: Flags) -> Exception:
         with pytest.raises(USER_ERRORS) as error:
-            parse(to_argv(valid_flags | changes))
+            prepare_training_data(parse(to_argv(valid_flags | changes)))
         assert "\n" not in str(error.value), "one line"
         return error.value
 

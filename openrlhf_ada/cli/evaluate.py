@@ -29,7 +29,7 @@ from openrlhf_ada.cli.server_flags import add_server_flags, base_url_of, check_s
 from openrlhf_ada.config.defaults import FULL_MARKS
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.data.benchmarks import BENCHMARKS, Benchmark, find_benchmark
-from openrlhf_ada.data.checks import DataError
+from openrlhf_ada.data.files import DataError
 from openrlhf_ada.data.problems import Problem, load_problems
 from openrlhf_ada.data.row_rewards import RowRewards
 from openrlhf_ada.data.verification import about_contradicting, contradicting

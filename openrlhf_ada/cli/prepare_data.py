@@ -30,8 +30,8 @@ from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.visible import without_logins
 from openrlhf_ada.data import prepared
 from openrlhf_ada.data.benchmarks import DATASETS, name_and_path
-from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.data.difficulty import BANDS, Difficulty, in_band, parse_band
+from openrlhf_ada.data.files import DataError
 from openrlhf_ada.data.left_out import LeftOut, write_left_out
 from openrlhf_ada.data.problems import Problem, Source, deduplicated, load_problems
 from openrlhf_ada.data.row_rewards import RowRewards

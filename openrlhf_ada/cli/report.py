@@ -22,16 +22,12 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="where the page goes (default: report.html in the run directory; with several runs comparison.html here)",
     )
-    parser.add_argument(
-        "--csv", type=Path, default=None, metavar="DIR", help="also write the data of every chart as CSV"
-    )
     return parser
 
 
 def main(argv: Sequence[str]) -> int:
     """Entry point; returns the exit status."""
     args = build_parser().parse_args(argv)
-    from openrlhf_ada.reporting.charts import write_csvs
     from openrlhf_ada.reporting.comparison import write_comparison
     from openrlhf_ada.reporting.report import write_report
     from openrlhf_ada.reporting.run_record import read_run
@@ -42,8 +38,9 @@ def main(argv: Sequence[str]) -> int:
     if args.out is not None and args.out.is_dir():
         raise IsADirectoryError(f"--out {args.out}: it is a folder; name a file in it")
     out = args.out or (args.run_dir[0] / "report.html" if len(runs) == 1 else Path("comparison.html"))
-    sections = write_report(runs[0], out) if len(runs) == 1 else write_comparison(runs, out)
+    if len(runs) == 1:
+        write_report(runs[0], out)
+    else:
+        write_comparison(runs, out)
     print(out)
-    for path in write_csvs(sections, args.csv) if args.csv else ():
-        print(path)
     return 0

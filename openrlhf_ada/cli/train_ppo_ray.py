@@ -29,7 +29,7 @@ from openrlhf_ada.config.objective_notes import objective_notes
 from openrlhf_ada.config.preset_flags import apply_method, check_with_method, method_notes, named_method
 from openrlhf_ada.config.schema import add_flags
 from openrlhf_ada.config.visible import as_told
-from openrlhf_ada.data.checks import DataError
+from openrlhf_ada.data.files import DataError
 from openrlhf_ada.host.parser import HostError, HostFlagError, parse_host_arguments, training_parser
 from openrlhf_ada.host.ray_session import root_cause
 from openrlhf_ada.platforms.folders import said_of_full

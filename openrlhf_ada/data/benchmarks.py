@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, replace
 
 from openrlhf_ada.config.nearest import did_you_mean
-from openrlhf_ada.data.checks import DataError
+from openrlhf_ada.data.files import DataError
 from openrlhf_ada.data.problems import Source
 
 BOXED = "{}\nPlease reason step by step, and put your final answer within \\boxed{}."

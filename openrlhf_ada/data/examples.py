@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from openrlhf_ada.data.checks import Columns, is_local, local_files, question_and_label
-from openrlhf_ada.data.files import DataError, kind_of
-from openrlhf_ada.data.hub import go_offline_without_hub, library_errors
+from openrlhf_ada.data.files import DataError
+from openrlhf_ada.data.hub import library_rows
 from openrlhf_ada.data.prepared import DRAWS, POSITIVES
+from openrlhf_ada.data.questions import Columns, question_and_label
 from openrlhf_ada.data.row_rewards import RowRewards
-from openrlhf_ada.data.rows import Row, read_rows
+from openrlhf_ada.data.rows import local_rows
 from openrlhf_ada.data.values import UnfitError
 from openrlhf_ada.host.rows import load_blended
 from openrlhf_ada.reward.mixed import label_of
@@ -70,29 +70,24 @@ def read_examples(sets: DataSets) -> list[Example]:
 def _rows(entry: str, sets: DataSets) -> Iterator[tuple[str, str, Any]]:
     """(file or data set, place, row)."""
     path = entry.split("@")[0].strip()
-    files = local_files(path, sets.flag) if is_local(path, sets.flag) else None
-    if files is None:
-        yield from ((path, place, row) for place, row in _rows_of_library(entry, path, sets))
-        return
+    optional = [*sets.others, *([sets.rewards.key] if sets.rewards and sets.rewards.key else [])]
+    rows = local_rows(path, sets.flag, sets.columns.keys, optional)
+    if rows is None:
+        remedy = "Check the name, or give a local file (.jsonl or .parquet)."
+        table = library_rows(lambda: load_part(sets, entry), path, f"{sets.flag}: {path}", remedy)
+        return ((path, place, row) for place, row in table)
     if sets.split != "train":
         flag = "--eval.split" if sets.flag.startswith("--eval") else "--data.prompt_split"
         raise DataError(
             f"{sets.flag}: {path} is a file, which is one split named 'train', and {flag} is {sets.split!r}: leave "
             f"{flag} out"
         )
-    columns = [key for key in (sets.columns.input_key, sets.columns.label_key) if key]
-    optional = [*sets.others, *([sets.rewards.key] if sets.rewards and sets.rewards.key else [])]
-    for file in files:
-        yield from ((file, place, row) for place, row in read_rows(file, sets.flag, columns, optional))
+    return rows
 
 
-def _rows_of_library(entry: str, path: str, sets: DataSets) -> Iterator[Row]:
-    where = f"{sets.flag}: {path}"
-    if kind_of(path) is None and "://" not in path:
-        go_offline_without_hub()
-    with library_errors(where, "Check the name, or give a local file (.jsonl or .parquet)."):
-        table = load_blended(entry, max_count=sets.most_rows, split=sets.split, use_ms=sets.use_ms)
-    yield from ((f"row {number}", row) for number, row in enumerate(table, start=1))
+def load_part(sets: DataSets, spec: str) -> Any:
+    """What OpenRLHF loads for data sets of the list."""
+    return load_blended(spec, max_count=sets.most_rows, split=sets.split, use_ms=sets.use_ms)
 
 
 def _example(part: int, source: str, place: str, row: Any, entry: str, sets: DataSets) -> Example:

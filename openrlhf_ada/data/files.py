@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import glob
 import gzip
 import lzma
 import os
@@ -20,6 +21,8 @@ FORMATS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parque
 
 _OPEN: dict[str, Callable[[str], Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 """Compressions of text files, by a second ending."""
+
+SCRIPT = ".py"
 
 ENDINGS = ".jsonl, .json, .csv (also .gz, .bz2 or .xz of these), .parquet, .arrow"
 
@@ -40,6 +43,10 @@ _FORMAT_REMEDIES = (
     (b"<!doctype html", "it is a web page: download the file itself"),
     (b"<html", "it is a web page: download the file itself"),
 )
+
+
+Row = tuple[str, Any]
+"""(place in the file, row). A row of JSON may be any value; rows of other formats are objects."""
 
 
 class DataError(ValueError):
@@ -108,7 +115,90 @@ def opened(path: str, flag: str) -> Iterator[BinaryIO]:
         yield stream
 
 
+def to_text(data: bytes, path: str, flag: str, line: int) -> str:
+    """UTF-8 as text, without a byte order mark in line 1; raises DataError. `line`: where the data begin."""
+    try:
+        return data.decode("utf-8-sig" if line == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        remedy = (format_remedy(data) if line == 1 else "") or "convert the file (iconv -f LATIN1 -t UTF-8)"
+        line += data.count(b"\n", 0, error.start)
+        raise DataError(
+            f"{flag}: {path} line {line} is not UTF-8 text (byte {error.start}: {data[error.start]:#04x}): {remedy}"
+        ) from error
+
+
 def format_remedy(data: bytes) -> str:
     """What data that are not what their name says begin with, and what to do; "" if that is not known."""
     head = data.lstrip()[:64].lower() if data[:1] in b" \t\r\n<" else data[:64]
     return next((text for magic, text in _FORMAT_REMEDIES if head.startswith(magic)), "")
+
+
+def check_names(spec: str, flag: str) -> None:
+    """Is what OpenRLHF's list of `path[@data_dir]` names there, and of a kind that can be loaded? Raises DataError."""
+    for part in spec.split(","):
+        path = part.split("@")[0].strip()
+        if not path:
+            raise DataError(f"{flag}: an entry of the list {spec!r} is empty: give a data set between two commas")
+        local_files(path, flag)
+
+
+def local_files(path: str, flag: str) -> list[str] | None:
+    """The files of a path or pattern; None for what only `datasets` loads: folders, scripts, hub ids, addresses.
+
+    Raises DataError for a local path that is not there, an ending that nobody knows, an empty folder, and a pattern
+    without a match.
+    """
+    if "://" in path:
+        return None
+    paths = [path]
+    if not os.path.lexists(path):
+        if glob.has_magic(path):
+            paths = sorted(glob.glob(path, recursive=True))
+            if not paths:
+                raise DataError(f"{flag}: no file matches {path!r}: give a file, or a pattern that matches one")
+        elif _looks_local(path):
+            raise DataError(
+                f"{flag}: {path!r} does not exist (looked for {os.path.abspath(path)}; a comma separates data sets, "
+                f"and @ a folder in one): give the path of a file with data ({ENDINGS}), or a hub id such as org/name"
+            )
+        else:
+            return None
+    for found in paths:
+        _check_format(found, flag)
+    return None if any(os.path.isdir(found) or found.endswith(SCRIPT) for found in paths) else paths
+
+
+def _check_format(path: str, flag: str) -> None:
+    """An existing path must be of a kind that can be loaded."""
+    if os.path.isdir(path):
+        try:
+            is_empty = not os.listdir(path)
+        except OSError as error:
+            raise DataError(f"{flag}: {path} cannot be read ({error.strerror}): check its permissions") from error
+        if is_empty:
+            raise DataError(f"{flag}: {path} is an empty folder, expected a saved data set: give a folder with data")
+        _check_one_format(path, flag)
+        if kind_of(path) is not None:
+            raise DataError(
+                f"{flag}: {path} is a folder, but its name ends like a file and would be read as one: rename it"
+            )
+    elif kind_of(path) is None and not path.endswith(SCRIPT):
+        raise DataError(
+            f"{flag}: {path} has an ending that is not known, expected one of {ENDINGS}: convert or rename the file"
+        )
+
+
+def _check_one_format(folder: str, flag: str) -> None:
+    """`datasets` would read the files of one format, and leave the others out without a word."""
+    names = [name for name in os.listdir(folder) if not name.startswith((".", "_", "dataset_", "state."))]
+    formats = sorted({kind.format for name in names if (kind := kind_of(name)) is not None})
+    if len(formats) > 1:
+        raise DataError(
+            f"{flag}: {folder} holds data files of several formats ({', '.join(formats)}), and only those of one "
+            f"would be read: name the files, or give a pattern such as {os.path.join(folder, '*.jsonl')}"
+        )
+
+
+def _looks_local(path: str) -> bool:
+    is_file = kind_of(path) is not None or path.endswith(SCRIPT)
+    return path.startswith(("/", "./", "../", "~")) or is_file or path.count("/") > 1

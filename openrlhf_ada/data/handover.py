@@ -14,12 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from openrlhf_ada.data.examples import DataSets, Example
+from openrlhf_ada.data.examples import DataSets, Example, load_part
 from openrlhf_ada.data.files import DataError
 from openrlhf_ada.data.hub import library_errors
 from openrlhf_ada.data.left_out import LeftOut
 from openrlhf_ada.data.rows import top_of
-from openrlhf_ada.host.rows import load_blended
 
 Reader = Callable[[Sequence[Example]], dict[int, str]]
 """From examples to what is wrong with their labels, by position."""
@@ -115,7 +114,7 @@ def _is_read_alike(sets: DataSets, spec: str, expected: Sequence[Sequence[Any]])
     count = len(expected[0])
     try:
         with library_errors(sets.flag, ""):
-            table = load_blended(spec, max_count=sets.most_rows, split=sets.split, use_ms=sets.use_ms)
+            table = load_part(sets, spec)
             if any(key not in table.column_names for key in keys) or len(table) < count:
                 return False
             values = [table[key][:count] for key in keys]

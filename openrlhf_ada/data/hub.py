@@ -4,60 +4,35 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from openrlhf_ada.data.files import DataError
+from openrlhf_ada.data.files import DataError, Row
 from openrlhf_ada.host.rows import cause_of
 
 HUB_S = 5.0
 """Seconds in which a reachable hub answers."""
 
 
-def hub_table(path: str, config: str | None, split: str, *, where: str, remedy: str) -> Any:
-    """One split of a data set as a `datasets.Dataset`.
+def library_rows(load: Callable[[], Any], path: str, where: str, remedy: str) -> Iterator[Row]:
+    """(place, row) of the table that `load` gives.
 
     Args:
-        path: a hub id or a folder (saved by `datasets`, or of data files). `config`: of a hub id.
+        path: of the data set: a hub id, an address or a folder.
         where, remedy: of the message of an error.
 
     Raises:
-        DataError: it cannot be reached or loaded, or has no such split.
+        DataError: it cannot be reached or loaded.
     """
-    if not os.path.isdir(path):
-        go_offline_without_hub()
-    with library_errors(where, remedy):
-        import datasets
-
-        loaded: Any
-        if os.path.isdir(path) and _is_saved(path):
-            loaded = datasets.load_from_disk(path)
-        else:
-            loaded = datasets.load_dataset(path, config or None)
-    return one_split(loaded, split, where)
-
-
-def one_split(loaded: Any, split: str, where: str) -> Any:
-    """The split of what `datasets` has loaded; raises DataError."""
-    import datasets
-
-    if isinstance(loaded, datasets.Dataset):
-        return loaded
-    if split not in loaded:
-        raise DataError(f"{where} has no split {split!r}, it has {', '.join(loaded)}: name one of these")
-    return loaded[split]
-
-
-def go_offline_without_hub() -> bool:
-    """Without a hub, cached data then load at once, and all else fails at once. Returns whether it is so."""
-    unreachable = os.environ.get("HF_HUB_OFFLINE") == "1" or _hub_is_unreachable()
-    if unreachable:
-        # Read when the libraries are imported.
+    if not os.path.isdir(path) and "://" not in path and _hub_is_unreachable():
+        # Cached data then load at once, and all else fails at once. Read when the libraries are imported.
         os.environ["HF_HUB_OFFLINE"] = "1"
-    return unreachable
+    with library_errors(where, remedy):
+        table = load()
+    yield from ((f"row {number}", row) for number, row in enumerate(table, start=1))
 
 
 @contextmanager
@@ -83,20 +58,12 @@ def library_errors(where: str, remedy: str) -> Iterator[None]:
         datasets.logging.set_verbosity(before)
 
 
-def _is_saved(path: str) -> bool:
-    return any(os.path.exists(os.path.join(path, name)) for name in ("state.json", "dataset_dict.json"))
-
-
-def hub_address() -> str:
-    return os.environ.get("HF_ENDPOINT", "https://huggingface.co")
-
-
 def _hub_is_unreachable() -> bool:
     """Is there no connection within HUB_S? The libraries would retry for half a minute, with a message each time."""
     if getproxies():
         # Whether a proxy reaches the hub is not known without a request.
         return False
-    hub = urlsplit(hub_address())
+    hub = urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co"))
     try:
         socket.create_connection((hub.hostname, hub.port or 443), timeout=HUB_S).close()
     except OSError:

@@ -9,20 +9,17 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from openrlhf_ada.data.files import DataError, format_remedy, opened
-
-_CONVERT = "convert the file (iconv -f LATIN1 -t UTF-8), or name a file of another format by its ending"
+from openrlhf_ada.data.files import DataError, format_remedy, opened, to_text
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 
 
 @dataclass
 class _MistakeError(ValueError):
-    """`column`: in the line where it is, 0 if that is not known."""
+    """`line`: in the text that was read, from 0."""
 
-    message: str
-    line: int
-    column: int
+    cause: str
+    line: int = 0
 
 
 def _number(text: str) -> float | Decimal:
@@ -35,8 +32,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     row = dict(pairs)
     if len(row) < len(pairs):
         names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise _MistakeError(f"the key {twice!r} comes twice in an object", 1, 0)
+        raise ValueError(f"the key {max(names, key=names.count)!r} comes twice in an object")
     return row
 
 
@@ -44,82 +40,66 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_float=_number)
 
 
 def json_rows(path: str, flag: str) -> Iterator[tuple[str, Any]]:
-    """Yield (place in the file, decoded row): one per line, or what `_whole` finds if line 1 is no whole row.
-
-    Raises DataError for what is no JSON, by its line.
+    """Yield (place in the file, decoded row): one per line; if line 1 is no whole row, the elements of an array, or
+    objects spread over lines. Raises DataError for what is no JSON, by its line.
     """
-    first = True
     with opened(path, flag) as stream:
+        is_first = True
         for number, line in enumerate(stream, start=1):
-            text = to_text(line, f"{flag}: {path} line {number}", first=first)
+            text = to_text(line, path, flag, number)
             if not text.strip():
                 continue
+            row, broken = None, None
             try:
-                row, end = _decoded(text, _skip_space(text, 0))
-                if _skip_space(text, end) < len(text):
-                    raise _mistake(json.JSONDecodeError("Extra data", text, end))
+                row = _only(text)
             except _MistakeError as mistake:
-                if first and not format_remedy(line):
-                    mistake.line = number
-                    with opened(path, flag) as whole:
-                        yield from _whole(whole.read(), path, flag, mistake)
-                    return
-                raise _not_json(path, flag, number, mistake, format_remedy(line) if first else "") from mistake
-            if first and isinstance(row, list):
-                with opened(path, flag) as whole:
-                    yield from _whole(whole.read(), path, flag, None)
+                broken = _MistakeError(mistake.cause)
+            if is_first and (broken or isinstance(row, list)) and not format_remedy(line):
+                yield from _whole(text + to_text(stream.read(), path, flag, number + 1), number, broken, path, flag)
                 return
-            first = False
+            if broken:
+                raise _not_json(path, flag, number, broken, format_remedy(line) if is_first else "") from broken
+            is_first = False
             yield f"line {number}", row
 
 
-def to_text(data: bytes, where: str, *, first: bool) -> str:
-    """UTF-8 as text, without a byte order mark at the beginning of the file; raises DataError."""
-    try:
-        return data.decode("utf-8-sig" if first else "utf-8")
-    except UnicodeDecodeError as error:
-        remedy = (format_remedy(data) if first else "") or _CONVERT
-        raise DataError(
-            f"{where} is not UTF-8 text (byte {error.start}: {data[error.start]:#04x}), expected text in UTF-8: "
-            f"{remedy}"
-        ) from error
-
-
-def _whole(data: bytes, path: str, flag: str, broken_line: _MistakeError | None) -> Iterator[tuple[str, Any]]:
-    """Rows of a file that is one array of objects, or objects spread over several lines: the host takes these too."""
-    text = to_text(data, f"{flag}: {path}", first=True)
-    line, counted = 1, 0
+def _whole(text: str, first: int, broken: _MistakeError | None, path: str, flag: str) -> Iterator[tuple[str, Any]]:
+    """`first`: the line where the text begins. `broken`: what is wrong with that line by itself."""
+    line, counted = first, 0
     try:
         for number, (position, row) in enumerate(_elements(text), start=1):
             line, counted = line + text.count("\n", counted, position), position
             yield f"line {line} (row {number})", row
     except _MistakeError as mistake:
         # In a file of lines, the mistake is where the line breaks off and not where the next line begins.
-        found = broken_line if broken_line and ".jsonl" in path.lower() else mistake
-        raise _not_json(path, flag, found.line, found, "") from mistake
+        found = broken if broken and ".jsonl" in path.lower() else mistake
+        raise _not_json(path, flag, first + found.line, found, "") from mistake
 
 
 def _elements(text: str) -> Iterator[tuple[int, Any]]:
     """(where it begins, value) of all values that follow each other, and of those in arrays."""
     position = _skip_space(text, 0)
     while position < len(text):
-        if text[position] != "[":
-            value, end = _decoded(text, position)
-            yield position, value
-            position = _skip_space(text, end)
-            continue
-        position = _skip_space(text, position + 1)
-        more = text[position : position + 1] != "]"
+        in_array = text.startswith("[", position)
+        position = _skip_space(text, position + in_array)
+        more = not (in_array and text.startswith("]", position))
         while more:
             value, end = _decoded(text, position)
             yield position, value
             position = _skip_space(text, end)
-            mark = text[position : position + 1]
-            if mark not in (",", "]") or not mark:
-                raise _mistake(json.JSONDecodeError("Expecting ',' delimiter", text, position))
-            more = mark == ","
-            position = _skip_space(text, position + 1) if more else position
-        position = _skip_space(text, position + 1)
+            more = in_array and text.startswith(",", position)
+            position = _skip_space(text, position + more)
+        if in_array and not text.startswith("]", position):
+            raise _mistake(json.JSONDecodeError("Expecting ',' delimiter", text, position))
+        position = _skip_space(text, position + in_array)
+
+
+def _only(text: str) -> Any:
+    """The one value of a line."""
+    value, end = _decoded(text, _skip_space(text, 0))
+    if _skip_space(text, end) < len(text):
+        raise _mistake(json.JSONDecodeError("Extra data", text, end))
+    return value
 
 
 def _decoded(text: str, position: int) -> tuple[Any, int]:
@@ -129,16 +109,14 @@ def _decoded(text: str, position: int) -> tuple[Any, int]:
     except json.JSONDecodeError as error:
         raise _mistake(error) from error
     except RecursionError as error:
-        raise _MistakeError("it is nested too deeply", text.count("\n", 0, position) + 1, 0) from error
-    except _MistakeError as error:
-        raise _MistakeError(error.message, text.count("\n", 0, position) + 1, 0) from error
-    except (ValueError, ArithmeticError) as error:  # a number of more digits than Python reads
-        raise _MistakeError(str(error).split(";")[0], text.count("\n", 0, position) + 1, 0) from error
+        raise _MistakeError("it is nested too deeply", text.count("\n", 0, position)) from error
+    except (ValueError, ArithmeticError) as error:  # a key twice, or a number of more digits than Python reads
+        raise _MistakeError(str(error).split(";")[0], text.count("\n", 0, position)) from error
 
 
 def _mistake(error: json.JSONDecodeError) -> _MistakeError:
-    is_mark = error.doc[error.pos : error.pos + 1] == "\ufeff"
-    return _MistakeError("a byte order mark is in its way" if is_mark else error.msg, error.lineno, error.colno)
+    cause = "a byte order mark is in its way" if error.doc.startswith("\ufeff", error.pos) else error.msg
+    return _MistakeError(f"{cause}, column {error.colno}", error.lineno - 1)
 
 
 def _skip_space(text: str, position: int) -> int:
@@ -147,8 +125,7 @@ def _skip_space(text: str, position: int) -> int:
 
 
 def _not_json(path: str, flag: str, line: int, mistake: _MistakeError, remedy: str) -> DataError:
-    column = f", column {mistake.column}" if mistake.column else ""
     return DataError(
-        f"{flag}: {path} line {line} is not valid JSON ({mistake.message}{column}), expected one object per line or "
-        f"one array of objects: {remedy or 'correct the line'}"
+        f"{flag}: {path} line {line} is not valid JSON ({mistake.cause}), expected one object per line or an array of "
+        f"objects: {remedy or 'correct the line'}"
     )

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from openrlhf_ada.config import program
-from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.data.difficulty import Difficulty
+from openrlhf_ada.data.files import DataError
 from openrlhf_ada.data.problems import Problem
 from openrlhf_ada.reward.mixed import label_of
 

@@ -6,20 +6,22 @@ import hashlib
 import json
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any
 
-from openrlhf_ada.data.checks import DataError, is_local, local_files
-from openrlhf_ada.data.hub import hub_table
+from openrlhf_ada.data.files import DataError, Row
+from openrlhf_ada.data.hub import library_rows
 from openrlhf_ada.data.left_out import LeftOut
-from openrlhf_ada.data.questions import has_image, question_of_row
+from openrlhf_ada.data.questions import Columns, has_image, question_and_label
 from openrlhf_ada.data.row_rewards import RowRewards, UnknownRewardError
-from openrlhf_ada.data.rows import Row, read_rows
+from openrlhf_ada.data.rows import local_rows
 from openrlhf_ada.data.tasks import PREFIX, task_entries
-from openrlhf_ada.data.values import MISSING, UnfitError, label_of_row, type_name, value_at
+from openrlhf_ada.data.values import MISSING, UnfitError, value_at
 from openrlhf_ada.eval.answers import as_text
+from openrlhf_ada.host.rows import load_blended
 
 QUESTION_KEYS = ("problem", "question", "prompt", "input", "Problem", "Question")
 LABEL_KEYS = (
@@ -100,12 +102,12 @@ def load_problems(
     first = next(rows, None)
     if first is None:
         raise DataError(f"{flag}: {source.path} holds no rows, expected at least one problem: give a file with data")
-    keys = _keys(source, first[1], flag)
-    note(f"{source.name}: questions from column {keys[0]!r}, labels from {keys[1]!r}")
+    columns = _columns(source, first[1], flag)
+    note(f"{source.name}: questions from column {columns.input_key!r}, labels from {columns.label_key!r}")
     problems: list[Problem] = []
     for place, row in chain([first], rows):
         try:
-            problems.append(_problem(source, place, row, keys, rewards))
+            problems.append(_problem(source, place, row, columns, rewards))
         except UnfitError as error:
             if unfit is None or isinstance(error, UnknownRewardError):
                 raise DataError(error.at(f"{flag}: {source.path} {place}")) from error
@@ -122,26 +124,28 @@ def problem_id(question: Question, label: Any) -> str:
 def _rows(source: Source, flag: str, rewards: RowRewards | None) -> Iterator[Row]:
     is_here = os.path.lexists(source.path)
     path, config = (source.path, "") if is_here else source.path.partition("@")[::2]
-    files = local_files(path, flag) if is_local(path, flag) else None
-    if files is None:
-        remedy = f"Without a hub, give a local copy: {source.name}=/path/to/file.jsonl (or .parquet)"
-        table = hub_table(path, config, source.split, where=f"{flag}: {source.name}: {source.path}", remedy=remedy)
-        yield from ((f"row {number}", row) for number, row in enumerate(table, start=1))
-        return
     keys = (source.question_key, source.label_key)
-    needed = [key for key in keys if key] if all(keys) else []
-    for file in files:
+    optional = [IMAGES, *([rewards.key] if rewards and rewards.key else [])]
+    rows = local_rows(path, flag, [key for key in keys if key] if all(keys) else [], optional)
+    if rows is not None:
         # With a pattern, a line needs the name of its file.
-        before = "" if file == path else f"({file}) "
-        optional = [IMAGES, *([rewards.key] if rewards and rewards.key else [])]
-        yield from ((before + place, row) for place, row in read_rows(file, flag, needed, optional))
+        return ((place if file == path else f"({file}) {place}", row) for file, place, row in rows)
+
+    def load() -> Any:
+        import datasets
+
+        if is_here:
+            return load_blended(path, max_count=sys.maxsize, split=source.split)
+        return datasets.load_dataset(path, config or None, split=source.split)
+
+    remedy = f"Without a hub, give a local copy: {source.name}=/path/to/file.jsonl (or .parquet)"
+    return library_rows(load, path, f"{flag}: {source.name}: {source.path}", remedy)
 
 
-def _problem(source: Source, place: str, row: Any, keys: tuple[str, str], rewards: RowRewards | None) -> Problem:
+def _problem(source: Source, place: str, row: Any, columns: Columns, rewards: RowRewards | None) -> Problem:
     """Raises UnfitError."""
-    if not isinstance(row, dict):
-        raise UnfitError(f"is {type_name(row)}, expected an object: write one object per row")
-    question, label = question_of_row(row, keys[0]), final_part(label_of_row(row, keys[1]))
+    question, label = question_and_label(row, columns)
+    label = final_part(label)
     if row.get(IMAGES) or has_image(question):
         raise UnfitError("has images, which are not read here: remove the row; `train` reads images")
     reward = None
@@ -155,7 +159,8 @@ def final_part(label: Any) -> Any:
     return label.rpartition("####")[2].strip() if isinstance(label, str) and "\n#### " in label else label
 
 
-def _keys(source: Source, row: Any, flag: str) -> tuple[str, str]:
+def _columns(source: Source, row: Any, flag: str) -> Columns:
+    """Those that are named, or recognised in the first row; raises DataError."""
     row = row if isinstance(row, dict) else {}
     keys: list[str] = []
     for given, known, key_flag in (
@@ -167,7 +172,7 @@ def _keys(source: Source, row: Any, flag: str) -> tuple[str, str]:
             wanted = f"no column {given!r}" if given else "none of the columns is known"
             raise DataError(f"{flag}: {source.path}: {wanted}; there are {', '.join(row) or 'none'}: set {key_flag}")
         keys.append(found)
-    return keys[0], keys[1]
+    return Columns(keys[0], keys[1], chat=True, needs_label=True, flags="--")
 
 
 def _task_problems(source: Source, limit: int | None, rewards: RowRewards | None) -> list[Problem]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from openrlhf_ada.data.files import DataError
@@ -21,16 +22,52 @@ IMAGE_MARK = "<image>"
 _LOOK_LIKE_MESSAGES = re.compile(r"""\s*\[?\s*\{\s*(['"])(?:role|content)\1\s*:""")
 
 
-def question_of_row(row: Mapping[str, Any], key: str) -> Any:
-    """The question of a row: text, or a list of chat messages; raises UnfitError, in words that follow the row."""
-    value = value_at(row, key)
-    if value is MISSING:
-        raise UnfitError(f"has no key {key!r}; it has {names_of(row)}: add the key or remove the row")
-    return checked_question(value, key)
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Which columns of a row are used. `chat`: a prompt may be chat messages; `needs_label`: no label is refused;
+    `flags`: how the flags begin that name the columns."""
+
+    input_key: str
+    label_key: str | None
+    chat: bool = False
+    needs_label: bool = False
+    flags: str = "--data."
+
+    @property
+    def keys(self) -> list[str]:
+        """Those that every row has."""
+        return [key for key in (self.input_key, self.label_key) if key]
 
 
-def checked_question(value: Any, name: str) -> Any:
-    """The question as text or as chat messages; raises UnfitError, in words that follow the row."""
+def question_and_label(row: Any, columns: Columns) -> tuple[Any, Any]:
+    """The question, text or chat messages, and the label; raises UnfitError, in words that follow the row."""
+    if not isinstance(row, dict):
+        raise UnfitError(
+            f"is {type_name(row)}, expected an object with the key {columns.input_key!r}: write one object per row"
+        )
+    for key, name in ((columns.input_key, "input_key"), (columns.label_key, "label_key")):
+        if key is not None and value_at(row, key) is MISSING:
+            raise UnfitError(
+                f"has no key {key!r}; it has {names_of(row)}: set {columns.flags}{name} to one of them, or add the key"
+            )
+    question = _question(value_at(row, columns.input_key), columns.input_key)
+    if isinstance(question, list) and not columns.chat:
+        raise UnfitError(
+            f": {columns.input_key!r} holds chat messages, which need a template: add --data.apply_chat_template, or "
+            f"write the prompts as text"
+        )
+    if columns.label_key is None:
+        return question, None
+    label = value_at(row, columns.label_key)
+    if columns.needs_label and (label in (None, [], {}) or (isinstance(label, str) and not label.strip())):
+        raise UnfitError(f": {columns.label_key!r} is {json.dumps(label)}, expected a label: fill it in")
+    try:
+        return question, plain(label)
+    except UnfitError as error:
+        raise UnfitError(f": {columns.label_key!r} {error}") from error
+
+
+def _question(value: Any, name: str) -> Any:
     if isinstance(value, bytes):
         try:
             value = value.decode()
@@ -47,13 +84,13 @@ def checked_question(value: Any, name: str) -> Any:
             f"fill in the prompt or remove the row"
         )
     try:
-        value = messages_in(text_of(value)) if isinstance(value, str) else value
-        return value if isinstance(value, str) else checked_messages(value)
+        value = _messages_in(text_of(value)) if isinstance(value, str) else value
+        return value if isinstance(value, str) else _checked_messages(value)
     except UnfitError as error:
         raise UnfitError(f": {name!r} {error}") from error
 
 
-def messages_in(text: str) -> Any:
+def _messages_in(text: str) -> Any:
     """The messages that a text column holds as JSON; any other text as it is. Raises UnfitError."""
     if not text.lstrip().startswith(("[", "{")):
         return text
@@ -72,7 +109,7 @@ def messages_in(text: str) -> Any:
     return text
 
 
-def checked_messages(value: Sequence[Any]) -> list[Any]:
+def _checked_messages(value: Sequence[Any]) -> list[Any]:
     """The messages, with parts of text joined; raises UnfitError, in words that follow the name of the column."""
     for message in value:
         fits = isinstance(message, dict) and isinstance(message.get("role"), str)

@@ -6,38 +6,41 @@ import csv
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, BinaryIO
+from typing import Any
 
-from openrlhf_ada.data.files import ENDINGS, DataError, check_is_file, kind_of, opened, reading
-from openrlhf_ada.data.json_rows import json_rows, to_text
-
-Row = tuple[str, Any]
-"""(place in the file, row). A row of JSON may be any value; rows of other formats are objects."""
+from openrlhf_ada.data.files import DataError, Row, check_is_file, kind_of, local_files, opened, reading, to_text
+from openrlhf_ada.data.json_rows import json_rows
 
 
-def read_rows(path: str, flag: str, columns: Sequence[str] = (), optional: Sequence[str] = ()) -> Iterator[Row]:
-    """Yield every row of a file, whatever its format and compression.
+def local_rows(
+    path: str, flag: str, columns: Sequence[str] = (), optional: Sequence[str] = ()
+) -> Iterator[tuple[str, str, Any]] | None:
+    """(file, place, row) of every row of a path or pattern; None for what only `datasets` loads.
 
     Args:
         columns, optional: of tables, only these columns are read (all, if one of `columns` is missing or none is
             named). Dots lead into nested ones.
 
     Raises:
-        DataError: while reading, for what is broken; the message names flag, file, place, rule and remedy.
+        DataError: also while reading, for what is broken; the message names flag, file, place, rule and remedy.
     """
+    files = local_files(path, flag)
+    if files is None:
+        return None
+    return ((file, place, row) for file in files for place, row in _rows(file, flag, columns, optional))
+
+
+def _rows(path: str, flag: str, columns: Sequence[str], optional: Sequence[str]) -> Iterator[Row]:
     kind = kind_of(path)
-    if kind is None:
-        raise DataError(
-            f"{flag}: {path} has an ending that is not known, expected one of {ENDINGS}: convert or rename the file"
-        )
-    if kind.format == "json":
-        yield from json_rows(path, flag)
-    elif kind.format == "csv":
-        yield from _csv_rows(path, flag)
-    else:
-        check_is_file(path, flag)
-        read = _parquet_rows if kind.format == "parquet" else _arrow_rows
-        yield from read(path, flag, columns, optional)
+    match kind and kind.format:
+        case "json":
+            yield from json_rows(path, flag)
+        case "csv":
+            yield from _csv_rows(path, flag)
+        case "parquet":
+            yield from _parquet_rows(path, flag, columns, optional)
+        case _:
+            yield from _arrow_rows(path, flag, columns, optional)
 
 
 # -- CSV ----------------------------------------------------------------------------------------------------------
@@ -47,7 +50,8 @@ def _csv_rows(path: str, flag: str) -> Iterator[Row]:
     """All values are text, so that none changes (007, NA)."""
     csv.field_size_limit(sys.maxsize)
     with opened(path, flag) as stream:
-        reader = csv.reader(_lines(stream, path, flag), strict=True)
+        lines = (to_text(line, path, flag, number) for number, line in enumerate(stream, start=1))
+        reader = csv.reader(lines, strict=True)
         names: list[str] = []
         line = 1
         try:
@@ -56,7 +60,7 @@ def _csv_rows(path: str, flag: str) -> Iterator[Row]:
                 if not record:
                     continue
                 if not names:
-                    names = _header(record, path, flag)
+                    names = _distinct(record, path, flag)
                     continue
                 if len(record) != len(names):
                     raise DataError(
@@ -70,18 +74,6 @@ def _csv_rows(path: str, flag: str) -> Iterator[Row]:
             ) from error
 
 
-def _lines(stream: BinaryIO, path: str, flag: str) -> Iterator[str]:
-    for number, line in enumerate(stream, start=1):
-        yield to_text(line, f"{flag}: {path} line {number}", first=number == 1)
-
-
-def _header(names: list[str], path: str, flag: str) -> list[str]:
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise DataError(f"{flag}: {path} has the column {twice!r} twice: rename one of them")
-    return names
-
-
 # -- tables -------------------------------------------------------------------------------------------------------
 
 
@@ -89,7 +81,7 @@ def _parquet_rows(path: str, flag: str, columns: Sequence[str], optional: Sequen
     import pyarrow.parquet
 
     with _table(path, flag, "Parquet"), pyarrow.parquet.ParquetFile(path) as file:
-        wanted = _wanted(file.schema_arrow.names, columns, optional, path, flag)
+        wanted = _wanted(_distinct(file.schema_arrow.names, path, flag), columns, optional)
         yield from _numbered(file.iter_batches(columns=wanted))
 
 
@@ -104,7 +96,7 @@ def _arrow_rows(path: str, flag: str, columns: Sequence[str], optional: Sequence
             # `datasets` writes streams under this name.
             source.seek(0)
             reader = batches = pyarrow.ipc.open_stream(source)
-        wanted = _wanted(reader.schema.names, columns, optional, path, flag)
+        wanted = _wanted(_distinct(reader.schema.names, path, flag), columns, optional)
         yield from _numbered(batch.select(wanted) if wanted is not None else batch for batch in batches)
 
 
@@ -112,6 +104,7 @@ def _arrow_rows(path: str, flag: str, columns: Sequence[str], optional: Sequence
 def _table(path: str, flag: str, name: str) -> Iterator[None]:
     import pyarrow
 
+    check_is_file(path, flag)
     try:
         with reading(path, flag):
             yield
@@ -125,13 +118,15 @@ def _table(path: str, flag: str, name: str) -> Iterator[None]:
         ) from error
 
 
-def _wanted(
-    names: Sequence[str], columns: Sequence[str], optional: Sequence[str], path: str, flag: str
-) -> list[str] | None:
-    """The columns to read; None: all."""
-    twice = next((name for name in names if list(names).count(name) > 1), None)
+def _distinct(names: list[str], path: str, flag: str) -> list[str]:
+    twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise DataError(f"{flag}: {path} has the column {twice!r} twice: rename one of them")
+    return names
+
+
+def _wanted(names: list[str], columns: Sequence[str], optional: Sequence[str]) -> list[str] | None:
+    """The columns to read; None: all."""
     needed = [top_of(key, names) for key in columns]
     if not columns or None in needed:
         return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 import math
 from collections.abc import Mapping
 from decimal import Decimal
@@ -89,19 +88,6 @@ def text_of(value: str) -> str:
             f"holds half of a surrogate pair (character {error.start + 1}), which is no text: correct the row"
         ) from error
     return value
-
-
-def label_of_row(row: Mapping[str, Any], key: str) -> Any:
-    """The label of a row that must have one; raises UnfitError, in words that follow the row."""
-    value = value_at(row, key)
-    if value is MISSING:
-        raise UnfitError(f"has no key {key!r}; it has {names_of(row)}: add the key or remove the row")
-    if value is None or (isinstance(value, str) and not value.strip()) or value in ([], {}):
-        raise UnfitError(f"has no label: {key!r} is {json.dumps(value)}: fill it in or remove the row")
-    try:
-        return plain(value)
-    except UnfitError as error:
-        raise UnfitError(f": {key!r} {error}") from error
 
 
 def type_name(value: Any) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.eval.measures import Answered
-from openrlhf_ada.reporting.jsonl import encode, read_rows, to_json_value, write_atomically
+from openrlhf_ada.reporting.jsonl import encode, finite, read_rows, write_atomically
 
 ANSWERS_FILE = "answers.jsonl"
 SETTINGS_FILE = "sampling.json"
@@ -124,7 +124,7 @@ class AnswerFile:
 
     def _check(self, settings: Mapping[str, Any]) -> None:
         path = self.folder / SETTINGS_FILE
-        now = json.loads(encode(to_json_value("settings", settings, "raise")))
+        now = json.loads(encode(settings))
         if not path.exists():
             write_atomically(path, encode(now, indent=1))
             return
@@ -143,7 +143,7 @@ def _line(row: AnswerRow) -> bytes:
     first = ("problem", "index", "score", "answer")
     values = asdict(row)
     ordered = {name: values[name] for name in (*first, *(name for name in values if name not in first))}
-    return encode(to_json_value("answer", ordered, "text"))
+    return encode(finite(ordered))
 
 
 def answered(

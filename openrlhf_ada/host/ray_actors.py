@@ -9,7 +9,7 @@ from typing import Any
 
 from openrlhf_ada.host.classes import substituted
 
-RESTARTS = "RESTARTING"
+ENGINE, UP, RESTARTS = "RolloutRayActor", "ALIVE", "RESTARTING"
 STARTS = ("DEPENDENCIES_UNREADY", "PENDING_CREATION", RESTARTS)
 DEAD = "DEAD"
 
@@ -45,6 +45,15 @@ def job_actors() -> list[ActorRow]:
 
     job = ray.JobID.from_hex(ray.get_runtime_context().get_job_id())
     return [_row(actor_id, entry) for actor_id, entry in state.actors(job_id=job).items()]
+
+
+def num_engines_up() -> int:
+    """Engines of this job whose constructor is done; an engine answers no call before that. Ours have the name of
+    OpenRLHF's class.
+
+    Contract: test_ray_actors.test_the_table_has_every_actor_with_its_process_and_its_death
+    """
+    return sum(row.class_name == ENGINE and row.state == UP for row in job_actors())
 
 
 def _row(actor_id: str, entry: dict[str, Any]) -> ActorRow:

@@ -103,47 +103,6 @@ def _read_again() -> None:
     raylet.Config.initialize("")
 
 
-def publish(key: str, value: str) -> None:
-    """Leave a short text where all of the cluster's processes find it, under a key that is the job's own.
-
-    Unlike an actor, Ray's key-value store answers while the process that writes is still being started.
-    Contract: test_ray_facts.test_what_one_process_publishes_all_processes_of_its_job_find
-    """
-    from ray.experimental import internal_kv
-
-    internal_kv._internal_kv_put(key, value, overwrite=True, namespace=_namespace())
-
-
-def published() -> dict[str, str]:
-    """All texts of this job by key.
-
-    Contract: test_ray_facts.test_what_one_process_publishes_all_processes_of_its_job_find
-    """
-    from ray.experimental import internal_kv
-
-    namespace = _namespace()
-    keys: list[bytes] = internal_kv._internal_kv_list("", namespace=namespace)
-    values = {key: internal_kv._internal_kv_get(key, namespace=namespace) for key in keys}
-    # One that was taken back in between has no value.
-    return {key.decode(): value.decode() for key, value in values.items() if value is not None}
-
-
-def take_back(key: str) -> None:
-    """Remove what `publish` left.
-
-    Contract: test_ray_facts.test_what_one_process_publishes_all_processes_of_its_job_find
-    """
-    from ray.experimental import internal_kv
-
-    internal_kv._internal_kv_del(key, namespace=_namespace())
-
-
-def _namespace() -> str:
-    import ray
-
-    return f"openrlhf_ada-{ray.get_runtime_context().get_job_id()}"
-
-
 def root_cause(error: BaseException) -> str:
     """What was raised in the first process that an error has come through; other errors of Ray as they are."""
     from ray.exceptions import RayTaskError

@@ -1,15 +1,16 @@
-"""What a chart shows: numbers and words, no drawing. The page and the CSV files are made from the same charts."""
+"""What a chart shows: numbers and words, no drawing."""
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal
 
 from openrlhf_ada.reporting.run_record import Row, Run
+
+DIGITS = 5
+"""Of a figure in a page."""
 
 AXES = {"steps": "training step", "rollouts": "rollouts drawn", "tokens": "tokens drawn", "seconds": "seconds trained"}
 """What the x axis of a chart over time can be, with its label. The first is the default."""
@@ -18,9 +19,6 @@ Color = Literal["blue", "orange", "green", "pink", "sky", "red", "grey"]
 Kind = Literal["line", "points", "bar", "area"]
 
 COLORS: tuple[Color, ...] = ("blue", "orange", "green", "pink", "sky", "red", "grey")
-
-MOST_POINTS = 1000
-"""Of a curve; a longer run's points are means of neighbours."""
 
 Values = Sequence[float | None]
 
@@ -45,7 +43,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """One chart. `name`: of its file. `note`: how to read it. `categories`: names of what is at x = 0, 1, ..."""
+    """One chart. `note`: how to read it. `categories`: names of what is at x = 0, 1, ..."""
 
     name: str
     title: str
@@ -53,11 +51,8 @@ class Chart:
     y_label: str
     series: Sequence[Series]
     x_label: str = ""
-    x_share: bool = False
     y_share: bool = False
     categories: Sequence[str] = ()
-    diagonal: bool = False
-    """Draw y = x."""
 
     @property
     def is_over_time(self) -> bool:
@@ -114,28 +109,14 @@ def over_time(
     points = [(row["step"], row[metric]) for row in rows if row.get(metric) is not None]
     if not points:
         return []
-    block = math.ceil(len(points) / MOST_POINTS)
-    parts = [points[i : i + block] for i in range(0, len(points), block)]
-    means = [sum(value for _, value in part) / len(part) for part in parts]
-    return [Series(name, means, progress.axes([part[-1][0] for part in parts]), color, kind)]
+    steps, values = zip(*points, strict=True)
+    return [Series(name, values, progress.axes(steps), color, kind)]
 
 
-def write_csvs(sections: Sequence[Section], folder: Path) -> list[Path]:
-    """One CSV for each chart: series, x (every axis that the series has), y, bounds of its 95 % interval, words."""
-    folder.mkdir(parents=True, exist_ok=True)
-    return [_write_csv(chart, folder / f"{chart.name}.csv") for section in sections for chart in section.charts]
+def shortened(values: Sequence[float | None]) -> list[float | int | None]:
+    """To DIGITS significant digits; whole numbers as they are; None for what is not finite."""
+    return [None if value is None or not math.isfinite(value) else rounded(value) for value in values]
 
 
-def _write_csv(chart: Chart, path: Path) -> Path:
-    axes = list(AXES) if chart.is_over_time else ["x"]
-    with path.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(["series", *axes, "y", "low", "high", "text"])
-        for series in chart.series:
-            for i, y in enumerate(series.y):
-                x = [series.x[axis][i] if axis in series.x else None for axis in axes]
-                if chart.categories:
-                    x = [chart.categories[int(at)] for at in x if at is not None]
-                bounds = [values[i] if values is not None else None for values in (series.low, series.high)]
-                writer.writerow([series.name, *x, y, *bounds, series.text[i] if series.text else None])
-    return path
+def rounded(value: float) -> float | int:
+    return int(value) if float(value).is_integer() else float(f"{float(value):.{DIGITS}g}")

@@ -8,19 +8,14 @@ import math
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, Literal, NoReturn, TypeAlias, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T", bound="dict[str, Any] | list[Any]")
-
-JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
-NonFinite: TypeAlias = Literal["raise", "null", "text"]
-"""What NaN and infinities become, JSON having no word for them: an error, null, or the text "inf"."""
 
 
 class RunDamageError(ValueError):
@@ -32,18 +27,14 @@ class RecordLostError(RuntimeError):
 
 
 class RowFile:
-    """A JSONL file to append to: whole rows or none. A context is not needed; `close` it.
-
-    Nothing is kept back in this process, so a killed run keeps its record.
-    """
+    """A JSONL file to append to: whole rows or none, and nothing is kept back in this process. `close` it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file = path.open("ab", buffering=0)
 
-    def append(self, rows: Iterable[JsonValue]) -> None:
-        """Raises RecordLostError where the file was removed or replaced, and where it cannot be written; a row that
-        was begun is taken back then."""
+    def append(self, rows: Iterable[Any]) -> None:
+        """Raises RecordLostError where the file was removed or cannot be written; what was begun is taken back."""
         self._check_place()
         size = os.fstat(self._file.fileno()).st_size
         left = memoryview(b"".join(map(encode, rows)))
@@ -74,50 +65,33 @@ class RowFile:
         self._file.close()
 
 
-def to_json_value(name: str, value: object, non_finite: NonFinite) -> JsonValue:
-    """`value` as plain JSON types; numpy scalars become numbers, paths become text.
+def encode(value: Any, *, indent: int | None = None) -> bytes:
+    """One JSON text with a final newline. Numpy scalars become numbers, paths text; half a surrogate pair, which a
+    model can produce, stays as its escape.
 
-    Raises:
-        ValueError: a number that is not finite, if `non_finite` is "raise"; the message names the key.
-        TypeError: a type that JSON cannot hold (tensors and arrays among them); the message names the key.
+    Raises ValueError for a number that is not finite (see `finite`), TypeError for a tensor, an array and the like.
     """
-    if isinstance(value, bool | np.bool_):
-        return bool(value)
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, Integral):
-        return int(value)
-    if isinstance(value, Real):
-        return _finite(name, float(value), non_finite)
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent, default=_plain) + "\n"
+    return text.encode("utf-8", errors="backslashreplace")
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, np.generic):
+        return value.item()
     if isinstance(value, os.PathLike):
         return os.fspath(value)
-    if isinstance(value, list | tuple):
-        return [to_json_value(f"{name}[{i}]", inner, non_finite) for i, inner in enumerate(value)]
     if isinstance(value, Mapping):
-        return {_text_key(name, key): to_json_value(f"{name}.{key}", v, non_finite) for key, v in value.items()}
-    raise TypeError(
-        f"{name!r} is a {type(value).__name__}, which JSON cannot hold: pass numbers, text, lists or dicts"
-    )
+        return dict(value)
+    raise TypeError(f"JSON cannot hold a {type(value).__name__}: pass numbers, text, lists or dicts")
 
 
-def _finite(name: str, value: float, non_finite: NonFinite) -> float | str | None:
-    if math.isfinite(value):
-        return value
-    if non_finite == "raise":
-        raise ValueError(f"{name!r} is {value}, which JSON cannot hold: find out why it is not finite, or pass None")
-    return None if non_finite == "null" else str(value)
-
-
-def _text_key(name: str, key: object) -> str:
-    if not isinstance(key, str):
-        raise TypeError(f"{name!r} has the key {key!r} of type {type(key).__name__}: JSON keys are text")
-    return key
-
-
-def encode(row: JsonValue, *, indent: int | None = None) -> bytes:
-    """One JSON text with a final newline. Half a surrogate pair, which a model can produce, stays as its escape."""
-    text = json.dumps(row, ensure_ascii=False, allow_nan=False, indent=indent) + "\n"
-    return text.encode("utf-8", errors="backslashreplace")
+def finite(value: Any) -> Any:
+    """A nested value with NaN and infinities as text, for which JSON has no word."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {name: finite(inner) for name, inner in value.items()}
+    return [finite(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def read_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -136,9 +110,9 @@ def read_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 if not line.endswith(b"\n"):
                     logger.warning("%s: line %d is cut off (the writer was killed); it is left out", path, number)
                     return
-                raise damage_error(path, number, f"not JSON ({error})") from error
+                raise damage(path, f"not JSON ({error})", number) from error
             if not isinstance(row, dict):
-                raise damage_error(path, number, "not a JSON object")
+                raise damage(path, "not a JSON object", number)
             yield number, row
 
 
@@ -146,18 +120,14 @@ def row_step(path: Path, line: int, row: dict[str, Any]) -> int:
     """The step of a row; raises RunDamageError if it has none."""
     step = row.get("step")
     if not isinstance(step, int):
-        raise damage_error(path, line, f"'step' is {step!r}, expected a whole number")
+        raise damage(path, f"'step' is {step!r}, expected a whole number", line)
     return step
 
 
-def damage_error(path: Path, line: int, what: str) -> RunDamageError:
-    """The error for a damaged line."""
-    return RunDamageError(f"{path}, line {line}: {what}. The record was changed after it was written; remove the line")
-
-
-def damaged_file(path: Path, what: str) -> RunDamageError:
-    """The error for a file that is one JSON value."""
-    return RunDamageError(f"{path}: {what}. The record was changed after it was written; restore the file")
+def damage(path: Path, what: str, line: int = 0) -> RunDamageError:
+    """The error for a line, or without one for a file that is a single JSON value."""
+    place, remedy = (f"{path}, line {line}", "remove the line") if line else (path, "restore the file")
+    return RunDamageError(f"{place}: {what}. The record was changed after it was written; {remedy}")
 
 
 def read_json(path: Path, kind: type[T]) -> T:
@@ -165,9 +135,9 @@ def read_json(path: Path, kind: type[T]) -> T:
     try:
         value = json.loads(path.read_bytes())
     except ValueError as error:
-        raise damaged_file(path, f"not JSON ({error})") from error
+        raise damage(path, f"not JSON ({error})") from error
     if not isinstance(value, kind):
-        raise damaged_file(path, "not a JSON object" if kind is dict else "not a JSON array")
+        raise damage(path, "not a JSON object" if kind is dict else "not a JSON array")
     return value
 
 
@@ -181,25 +151,21 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace a file in one step: a reader, or a crash, sees the old content or the new, never half of it."""
-    draft = path.with_name(f".{path.name}.tmp")
-    with draft.open("wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    draft.replace(path)
+    _replace(path, [content])
 
 
 def keep_rows_up_to(path: Path, step: int) -> None:
     """Rewrite a JSONL file without the rows after `step` (atomically, one row in memory). A torn last line goes too.
 
-    Raises:
-        RunDamageError: a damaged row, or one without a step.
+    Raises RunDamageError for a damaged row, or one without a step.
     """
+    _replace(path, (encode(row) for line, row in read_rows(path) if row_step(path, line, row) <= step))
+
+
+def _replace(path: Path, chunks: Iterable[bytes]) -> None:
     draft = path.with_name(f".{path.name}.tmp")
     with draft.open("wb") as stream:
-        for line, row in read_rows(path):
-            if row_step(path, line, row) <= step:
-                stream.write(encode(row))
+        stream.writelines(chunks)
         stream.flush()
         os.fsync(stream.fileno())
     draft.replace(path)

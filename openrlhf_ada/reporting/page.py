@@ -10,7 +10,6 @@ import base64
 import hashlib
 import html
 import json
-import math
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -21,10 +20,8 @@ from plotly.offline import get_plotlyjs
 
 from openrlhf_ada import __version__
 from openrlhf_ada.config.visible import visible
-from openrlhf_ada.reporting.charts import AXES, Chart, Section, Series
+from openrlhf_ada.reporting.charts import AXES, Chart, Section, Series, shortened
 from openrlhf_ada.reporting.jsonl import write_atomically
-
-DIGITS = 5
 
 
 def write_page(
@@ -36,12 +33,11 @@ def write_page(
     sections: Sequence[Section],
     tables: str = "",
     source: str,
-    samples: str = "",
-    sample_data: dict[str, Any] | None = None,
+    samples: dict[str, Any] | None = None,
 ) -> Path:
     """Write a page, in one step, so that a browser never shows half of it; returns its path.
 
-    `title`, `subtitle` and `source` are texts; `head`, `samples` and `tables` are HTML.
+    `title`, `subtitle` and `source` are texts; `head` and `tables` are HTML; `samples` as of `visits.page_samples`.
     """
     folder = files("openrlhf_ada.reporting") / "page_files"
     plotly, script = get_plotlyjs(), (folder / "report.js").read_text(encoding="utf-8")
@@ -52,11 +48,10 @@ def write_page(
         css=(folder / "report.css").read_text(encoding="utf-8"),
         head=head,
         sections="".join(_section(section) for section in sections),
-        samples=samples,
         tables=tables,
         version=__version__,
         source=escaped(source),
-        data=as_script_json(_chart_data(sections) | {"samples": sample_data}),
+        data=as_script_json(_chart_data(sections) | {"samples": samples}),
         plotly=plotly,
         script=script,
     )
@@ -128,10 +123,8 @@ def _chart(chart: Chart) -> dict[str, Any]:
         "series": [_series(series) for series in chart.series],
         "xLabel": chart.x_label,
         "yLabel": chart.y_label,
-        "xShare": chart.x_share,
         "yShare": chart.y_share,
         "categories": list(chart.categories),
-        "diagonal": chart.diagonal,
         "overTime": chart.is_over_time,
     }
 
@@ -144,12 +137,3 @@ def _series(series: Series) -> dict[str, Any]:
     if series.text is not None:
         data["text"] = list(series.text)
     return data
-
-
-def shortened(values: Sequence[float | None]) -> list[float | int | None]:
-    """To DIGITS significant digits; whole numbers as they are; None for what is not finite."""
-    return [None if value is None or not math.isfinite(value) else rounded(value) for value in values]
-
-
-def rounded(value: float) -> float | int:
-    return int(value) if float(value).is_integer() else float(f"{float(value):.{DIGITS}g}")

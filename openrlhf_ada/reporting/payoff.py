@@ -13,7 +13,7 @@ Intervals: percentile bootstrap over prompts, all visits of a prompt together.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +37,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """Uniform sampling at the rollouts of the run: `per_prompt` for each of so many prompts.
+    """Uniform sampling at the rollouts of the run: `per_prompt` for each of `prompts`.
 
     `share`: of prompts whose samples show two outcomes. `groups`: so many such prompts, from all rollouts. `cost`:
     rollouts per group with signal, None if there is none. `ratio`: groups with signal of the run over these.
@@ -56,27 +56,29 @@ class Payoff:
     """What a run paid, and got.
 
     `groups`: trained groups whose pool shows two outcomes. `rollouts`: all that were drawn, aborted ones included.
-    `one_sided_visits`, `one_sided_rollouts`: pools whose scores are all equal. `more_prompts`: uniform sampling with n
-    each, on as many prompts as the rollouts allow. `same_prompts`: as many each as the run drew per prompt. None where
-    the pools leave it open. `curve`: uniform sampling with 2, 3, ... each, as far as the pools tell.
+    `one_sided_visits`, `one_sided_rollouts`: pools whose scores are all equal. `designs`: uniform sampling with n
+    each, on as many prompts as the rollouts allow; and with as many each as the run drew per prompt, if that is not n.
+    One that the pools leave open is missing. `curve`: uniform sampling with 2, 3, ... each, as far as the pools tell.
     """
 
-    size: int
     visits: int
     rollouts: int
     groups: int
-    cost: Estimate | None
     share: Estimate
     one_sided_visits: int
     one_sided_rollouts: int
-    more_prompts: Uniform | None
-    same_prompts: Uniform | None
+    designs: tuple[Uniform, ...]
     curve: tuple[Uniform, ...]
 
     @property
     def per_prompt(self) -> float:
         """Rollouts per visit of a prompt."""
         return self.rollouts / self.visits
+
+    @property
+    def cost(self) -> float | None:
+        """Rollouts per group with signal."""
+        return self.rollouts / self.groups if self.groups else None
 
 
 def payoff(run: Run, visits: Sequence[Visit]) -> Payoff | None:
@@ -85,19 +87,16 @@ def payoff(run: Run, visits: Sequence[Visit]) -> Payoff | None:
     if not visits or not isinstance(size, int) or size < 2:
         return None
     sums = _PromptSums(visits, drawn=total(run.steps, "ada/drawn") or 0)
-    largest, per_prompt = sums.largest_known(), sums.rollouts / len(visits)
+    largest, per_prompt = sums.largest_known(), round(sums.rollouts / len(visits), 1)
     one_sided = [visit.drawn for visit in visits if not visit.shows_two_outcomes]
     return Payoff(
-        size=size,
         visits=len(visits),
         rollouts=round(sums.rollouts),
         groups=round(sums.totals[1]),
-        cost=sums.cost(),
         share=sums.share(),
         one_sided_visits=len(one_sided),
         one_sided_rollouts=sum(one_sided),
-        more_prompts=sums.uniform(size) if size <= largest else None,
-        same_prompts=sums.uniform(per_prompt) if per_prompt <= largest else None,
+        designs=tuple(sums.uniform(m) for m in dict.fromkeys((size, per_prompt)) if m <= largest),
         curve=tuple(sums.uniform(m) for m in range(2, largest + 1)),
     )
 
@@ -116,12 +115,12 @@ class _PromptSums:
         self._mixed_from = np.array([visit.mixed_from or np.inf for visit in visits])
         signal = [visit.is_trained and visit.shows_two_outcomes for visit in visits]
         columns = (np.ones(len(visits)), signal, [v.drawn for v in visits], [v.is_trained for v in visits])
-        self.by_prompt = np.stack([self._per_prompt(np.asarray(c, dtype=float)) for c in columns], axis=1)
-        self.totals = self.by_prompt.sum(axis=0)
+        by_prompt = np.stack([self._per_prompt(np.asarray(c, dtype=float)) for c in columns], axis=1)
+        self.totals = by_prompt.sum(axis=0)
         # Aborted rollouts are of no pool: every finished one bears its part of them.
         self._overhead = max(drawn / self.totals[2], 1.0)
         self._picks = np.random.default_rng(0).multinomial(len(names), np.ones(len(names)) / len(names), RESAMPLES)
-        self._resampled = self._picks @ self.by_prompt
+        self._resampled = self._picks @ by_prompt
 
     @property
     def rollouts(self) -> float:
@@ -139,14 +138,6 @@ class _PromptSums:
         """Trained groups with signal, of all trained groups."""
         with np.errstate(invalid="ignore"):
             return _estimate(self.totals[1] / max(self.totals[3], 1), self._resampled[:, 1] / self._resampled[:, 3])
-
-    def cost(self) -> Estimate | None:
-        """Rollouts per group with signal."""
-        if not self.totals[1]:
-            return None
-        with np.errstate(divide="ignore"):
-            many = self._overhead * self._resampled[:, 2] / self._resampled[:, 1]
-        return _estimate(self.rollouts / self.totals[1], many)
 
     def uniform(self, m: float) -> Uniform:
         """With m rollouts per prompt; between whole numbers, some prompts get one more than the others."""
@@ -183,26 +174,12 @@ def _estimate(value: float, resampled: Floats) -> Estimate:
 
 def payoff_lines(paid: Payoff) -> list[tuple[str, str]]:
     """(what, sentence) pairs: what the run had, what uniform sampling would have had, and what follows."""
-    designs = _known(paid)
-    would = ", or ".join(
-        f"{_with_interval(design.groups)} with {design.per_prompt:.4g} for each of {design.prompts:,.0f} prompts"
-        for design in designs
-    )
-    costs = " or ".join("no group at all" if d.cost is None else f"{d.cost:.1f}" for d in designs)
-    cost = "no group had a signal"
-    if paid.cost is not None:
-        cost = f"{paid.cost.value:.1f} rollouts per group with signal" + (
-            f"; uniform sampling {costs}" if costs else ""
-        )
-    lines = [
-        (
-            "groups with signal",
-            f"{paid.groups:,} ({paid.share.value:.0%} of the groups), from {paid.rollouts:,} rollouts, "
-            f"{paid.per_prompt:.1f} per prompt",
-        ),
-        ("at equal rollouts", f"uniform sampling would have had {would or 'an unknown number: pools ended early'}"),
-        ("cost of a group", cost),
-    ]
+    had = f"{paid.groups:,} ({paid.share.value:.0%} of the groups), from {paid.rollouts:,} rollouts"
+    lines = [("groups with signal", f"{had}, {paid.per_prompt:.1f} per prompt{_cost_text(paid.cost)}")]
+    for design in paid.designs:
+        groups = f"{design.groups.value:,.0f} ({design.groups.low:,.0f} to {design.groups.high:,.0f})"
+        each = f"with {design.per_prompt:.4g} for each of {design.prompts:,.0f} prompts"
+        lines.append(("at equal rollouts", f"uniform sampling: {groups} {each}{_cost_text(design.cost)}"))
     if paid.one_sided_visits:
         part = paid.one_sided_rollouts / max(paid.rollouts, 1)
         prompts = f"{paid.one_sided_visits:,} of {paid.visits:,} prompts whose answers had one score only"
@@ -210,34 +187,22 @@ def payoff_lines(paid: Payoff) -> list[tuple[str, str]]:
     return [*lines, ("conclusion", conclusion(paid))]
 
 
-def _known(paid: Payoff) -> list[Uniform]:
-    """What uniform sampling can be told of; once, where the run drew n per prompt."""
-    more, same = paid.more_prompts, paid.same_prompts
-    if more and same and abs(same.per_prompt - more.per_prompt) < 0.05:
-        same = None
-    return [replace(d, per_prompt=round(d.per_prompt, 1)) for d in (more, same) if d is not None]
-
-
-def _with_interval(figure: Estimate) -> str:
-    return f"{figure.value:,.0f} ({figure.low:,.0f} to {figure.high:,.0f})"
+def _cost_text(cost: float | None) -> str:
+    return "" if cost is None else f"; {cost:.1f} rollouts per group with signal"
 
 
 def conclusion(paid: Payoff) -> str:
     """What may be said, by the 95 % intervals of the ratios to uniform sampling."""
-    uniform, same = paid.more_prompts, paid.same_prompts
     if paid.cost is None:
         return "no group had a signal: the prompts are too hard or too easy for this model"
-    if uniform is None:
-        return f"the pools do not tell what uniform sampling with {paid.size} would have had"
-    parts = [f"{_verdict(uniform)} than uniform sampling with {paid.size} at equal rollouts"]
-    if same is not None and same.per_prompt > uniform.per_prompt + 0.05:
-        parts.append(f"{_verdict(same)} than with {same.per_prompt:.1f} for each of the same prompts")
-    if paid.share.low > uniform.share.high:
-        parts.append(f"{paid.share.value:.0%} of its prompts had a signal, instead of {uniform.share.value:.0%}")
-    return "; ".join(parts)
+    if not paid.designs:
+        return "the pools do not tell what uniform sampling would have had"
+    return "; ".join(
+        f"{_verdict(d)} groups with signal than uniform sampling with {d.per_prompt:.4g}" for d in paid.designs
+    )
 
 
 def _verdict(uniform: Uniform) -> str:
     if uniform.ratio is None or uniform.ratio.low > 1:
-        return "more groups with signal"
-    return "fewer groups with signal" if uniform.ratio.high < 1 else "neither more nor fewer groups with signal"
+        return "more"
+    return "fewer" if uniform.ratio.high < 1 else "neither more nor fewer"

@@ -3,64 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from openrlhf_ada.reporting.charts import Section
 from openrlhf_ada.reporting.page import escaped, html_table, write_page
-from openrlhf_ada.reporting.page_samples import sample_data
 from openrlhf_ada.reporting.payoff import Payoff, payoff, payoff_lines
-from openrlhf_ada.reporting.recorded_flags import decisive, flat
+from openrlhf_ada.reporting.recorded_flags import flat
 from openrlhf_ada.reporting.run_charts import run_sections
 from openrlhf_ada.reporting.run_record import Run, summarise
-from openrlhf_ada.reporting.visits import read_visits
-
-STEP_COLUMNS: tuple[tuple[str, str, str], ...] = (
-    ("ada/first_wave_metric_mean", "right answers, first samples", ".0%"),
-    ("ada/signal_share", "groups with signal", ".0%"),
-    ("ada/signal_share_uniform", "in the first samples", ".0%"),
-    ("ada/resolved_share", "both outcomes seen", ".0%"),
-    ("ada/drawn", "rollouts", ",.0f"),
-    ("ada/rollouts_per_prompt", "per prompt", ".1f"),
-    ("ada/unused", "unused", ",.0f"),
-    ("ada/aborted", "aborted", ",.0f"),
-    ("ada/drawn_tokens", "tokens", ",.0f"),
-    ("ada/step_s", "seconds", ".1f"),
-)
-"""Metric, heading and format of the step table; a column that no step has is left out."""
+from openrlhf_ada.reporting.visits import page_samples, read_visits
 
 BY_SOURCE = "eval/accuracy/"
 
-SAMPLES_HTML = """\
-<section><h2>Samples</h2>
-<p class="note">Every prompt visit, with its pool in the order of the samples' index. Open one to read prompt,
-reference answer and responses.{cut}</p>
-<div class="legend"><span><i class="s right kept"></i>right, trained</span>
-<span><i class="s right"></i>right, unused</span><span><i class="s wrong kept"></i>wrong, trained</span>
-<span><i class="s wrong"></i>wrong, unused</span></div>
-<form class="filters" id="filters">
-<label>Step<input type=".1f" name="step" min="0"></label>
-<label>Prompt id<input type="text" name="prompt" size="9"></label>
-<label>Trained<select name="kept"><option value="">any</option><option value="trained">trained</option>
-<option value="signal">with signal</option><option value="silent">trained without signal</option>
-<option value="dropped">nothing trained</option><option value="text">with responses</option></select></label>
-<label>Score<select name="score"><option value="">any</option><option value="mixed">right and wrong</option>
-<option value="right">all right</option><option value="wrong">all wrong</option>
-<option value="partial">partial credit</option></select></label>
-<label>Text<input type="search" name="text" placeholder="in prompts and answers"></label>
-<button type="reset">Clear</button></form>
-<p class="note" id="found" aria-live="polite"></p><div class="visits" id="visits"></div>
-<p class="more"><button type="button" id="more" hidden>Show more</button></p></section>"""
 
-
-def write_report(run: Run, out_html: Path) -> list[Section]:
-    """Write the report of a run (finished, running or killed; with or without evaluations); returns its charts.
+def write_report(run: Run, out_html: Path) -> None:
+    """Write the report of a run (finished, running or killed; with or without evaluations).
 
     Raises:
         RunDamageError: `samples.jsonl` is damaged, by file and line.
     """
     visits = read_visits(run)
     paid = payoff(run, visits)
-    shown = sample_data(run, visits) if visits else None
     sections = run_sections(run, visits, paid)
     write_page(
         out_html,
@@ -68,20 +29,10 @@ def write_report(run: Run, out_html: Path) -> list[Section]:
         subtitle=_describe(run),
         head=_cards(run) + _payoff_html(paid),
         sections=sections,
-        samples=_samples(shown),
-        sample_data=shown,
-        tables=_steps(run) + _evaluations(run) + _config(run),
+        samples=page_samples(run, visits) if visits else None,
+        tables=_evaluations(run) + _config(run),
         source=f"written from {run.run_dir}. Metrics are explained in docs/metrics.md, this page in docs/report.md.",
     )
-    return sections
-
-
-def _samples(shown: dict[str, Any] | None) -> str:
-    if shown is None:
-        return '<section><h2>Samples</h2><p class="note">No samples have been recorded.</p></section>'
-    here, total = len(shown["visits"]), shown["total"]
-    cut = f" This page has {here:,} of {total:,}, evenly over the run; samples.jsonl has all." if here < total else ""
-    return SAMPLES_HTML.replace("{cut}", cut)
 
 
 def _describe(run: Run) -> str:
@@ -143,18 +94,6 @@ def accuracy_text(accuracy: float | None, ci95: float | None) -> str:
     return f"{accuracy:.1%}" + ("" if ci95 is None else f" ±{100 * ci95:.1f}")
 
 
-def _steps(run: Run) -> str:
-    if not run.steps:
-        return '<h2>Steps</h2><p class="note">No step has been recorded yet.</p>'
-    columns = [c for c in STEP_COLUMNS if any(row.get(c[0]) is not None for row in run.steps)]
-    rows = [
-        [str(row["step"]), *("" if row.get(name) is None else f"{row[name]:{kind}}" for name, _, kind in columns)]
-        for row in run.steps
-    ]
-    note = '<h2>Steps</h2><p class="note">What each training step drew and had to learn from.</p>'
-    return note + html_table(["step", *(heading for _, heading, _ in columns)], rows, left=0)
-
-
 def _evaluations(run: Run) -> str:
     """Accuracy after each step that was evaluated, and that of each datasource where there are several."""
     names = list(dict.fromkeys(name for row in run.evaluations for name in row if name.startswith(BY_SOURCE)))
@@ -172,18 +111,12 @@ def _evaluations(run: Run) -> str:
 
 
 def _config(run: Run) -> str:
-    rows = [[escaped(name), escaped(value)] for name, value in flat(run.config)]
-    now = decisive(run.config)
-    changed = "".join(
-        f" Until step {last}: "
-        + ", ".join(escaped(f"{name} {value}") for name, value in decisive(flags).items() if now.get(name) != value)
-        + "."
-        for last, flags in run.earlier
+    table = html_table(
+        ["flag", "value"], [[escaped(name), escaped(value)] for name, value in flat(run.config)], left=2
     )
-    table = html_table(["flag", "value"], rows, left=2)
     return (
-        f'<h2>Configuration</h2><p class="note">Every flag of the run; secrets are removed.{changed}</p>'
-        f'<details class="box"><summary>Show all flags</summary>{table}</details>'
+        '<h2>Configuration</h2><p class="note">Every flag of the run; secrets are removed. starts.json has '
+        f'the command of every start.</p><details class="box"><summary>Show all flags</summary>{table}</details>'
     )
 
 

@@ -6,24 +6,16 @@ the checkpoint, so no step appears twice. `run_record` reads it back.
 
 from __future__ import annotations
 
-import json
 import logging
+import math
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from openrlhf_ada.core.choice import Choice
 from openrlhf_ada.core.types import PromptPool, Sample, TrainingGroup
-from openrlhf_ada.reporting.jsonl import (
-    JsonValue,
-    RowFile,
-    encode,
-    keep_rows_up_to,
-    read_rows,
-    to_json_value,
-    write_atomically,
-)
-from openrlhf_ada.reporting.recorded_flags import decisive
+from openrlhf_ada.reporting.jsonl import RowFile, encode, finite, keep_rows_up_to, read_rows, write_atomically
 from openrlhf_ada.reporting.redaction import redact
 from openrlhf_ada.reward.grade import TimedGrade
 
@@ -35,8 +27,6 @@ CONFIG_FILE = "config.json"
 METRICS_FILE = "metrics.jsonl"
 SAMPLES_FILE = "samples.jsonl"
 SUMMARY_FILE = "summary.json"
-EARLIER_FILE = "earlier_flags.json"
-"""Of a run that was resumed with other flags: [{"last_step": S, "flags": those in force until then}, ...]."""
 
 
 def sample_records(
@@ -49,6 +39,7 @@ def sample_records(
     raw_scores_R: Sequence[float] = (),
     choice: Choice | None = None,
     label: str = "",
+    positive_above: float = 0.5,
 ) -> list[Row]:
     """The rows of one prompt's pool in `samples.jsonl`, in index order, each with all of its texts.
 
@@ -60,20 +51,15 @@ def sample_records(
         raw_scores_R: of each sample; empty if scores are in [0, 1].
         choice: how the prompt was chosen, where prompts are; its weight is in the coefficient.
         label: the reference answer; empty if there is none.
-
-    Raises:
-        ValueError: the group is another prompt's, or there is not one response per sample.
+        positive_above: a sample is positive if its score is greater.
     """
-    if group is not None and group.key != pool.key:
-        raise ValueError(f"pool of prompt {pool.key} was given the training group of prompt {group.key}")
-    if len(responses_R) != len(pool):
-        raise ValueError(f"pool of prompt {pool.key} has {len(pool)} samples but {len(responses_R)} responses")
     kept = {} if group is None else dict(zip(group.indices, group.coefficients, strict=True))
     nothing = [None] * len(pool)
     columns = zip(pool.samples, responses_R, grades_R or nothing, raw_scores_R or nothing, strict=True)
     rows = [
-        _sample_row(prompt_id, sample, kept.get(sample.index), grade, raw_score)
-        | {"prompt": prompt, "label": label, "response": response}
+        {"prompt_id": prompt_id}
+        | _sample_row(sample, kept.get(sample.index), grade, raw_score)
+        | {"positive": sample.score > positive_above, "prompt": prompt, "label": label, "response": response}
         for sample, response, grade, raw_score in columns
     ]
     if rows:
@@ -85,11 +71,8 @@ def sample_records(
     return rows
 
 
-def _sample_row(
-    prompt_id: str, sample: Sample, coefficient: float | None, grade: TimedGrade | None, raw_score: float | None
-) -> Row:
+def _sample_row(sample: Sample, coefficient: float | None, grade: TimedGrade | None, raw_score: float | None) -> Row:
     row: Row = {
-        "prompt_id": prompt_id,
         "key": sample.key,
         "index": sample.index,
         "metric": sample.score,
@@ -146,11 +129,10 @@ class RunLog:
         self._text_chars = text_chars
         self._last_step = 0
         self._known_prompts: set[str] = set()
-        content = encode(to_json_value("config", redact(config), "text"), indent=2)
+        content = encode(finite(redact(config)), indent=2)
         run_dir.mkdir(parents=True, exist_ok=True)
         if resume_from_step is not None:
             self._cut_back_to(resume_from_step)
-            self._keep_earlier_flags(resume_from_step, json.loads(content))
         elif (run_dir / METRICS_FILE).exists():
             raise FileExistsError(
                 f"{run_dir} already holds the record of a run ({METRICS_FILE}): "
@@ -197,8 +179,7 @@ class RunLog:
 
     def write_summary(self, summary: Mapping[str, object]) -> None:
         """Write `summary.json`, whole or not at all. Raises ValueError if a number is not finite."""
-        content = encode(to_json_value("summary", summary, "raise"), indent=2)
-        write_atomically(self.run_dir / SUMMARY_FILE, content)
+        write_atomically(self.run_dir / SUMMARY_FILE, encode(dict(summary), indent=2))
 
     def close(self) -> None:
         self._metrics.close()
@@ -211,23 +192,24 @@ class RunLog:
         self.close()
 
     def _append_metrics(self, step: int, metrics: Mapping[str, object]) -> None:
-        row: dict[str, JsonValue] = {"step": step}
+        row: Row = {"step": step}
         for name, value in metrics.items():
-            ours = name.startswith(("ada/", "eval/"))
-            row[name] = to_json_value(name, value, "raise" if ours else "null")
+            is_ours = name.startswith(("ada/", "eval/"))
+            row[name] = value if is_ours or not isinstance(value, Real) or math.isfinite(value) else None
+            try:
+                encode(row[name])
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"{name!r} is {value!r}: {error}") from error
         self._metrics.append([row])
 
-    def _with_texts(self, step: int, row: Row, with_text: bool) -> JsonValue:
+    def _with_texts(self, step: int, row: Row, with_text: bool) -> Row:
         """The row with the texts that are kept of it, shortened."""
         kept = {name: value for name, value in row.items() if name not in ("prompt", "label", "response")}
         if row["index"] == 0 and self._text_prompts_per_step and (self._is_new(row["prompt_id"]) or with_text):
             kept |= {name: self._shortened(row[name]) for name in ("prompt", "label") if row[name]}
         if with_text:
             kept["response"] = self._shortened(row["response"])
-        label = f"sample {row['index']} of prompt {row['key']}"
-        return {"step": step} | {
-            name: to_json_value(f"{label}.{name}", value, "raise") for name, value in kept.items()
-        }
+        return {"step": step} | kept
 
     def _is_new(self, prompt_id: str) -> bool:
         is_new = prompt_id not in self._known_prompts
@@ -249,20 +231,3 @@ class RunLog:
         if last < step:
             logger.warning("%s: training resumes after step %d, but the record ends at %d", metrics, step, last)
         self._last_step = step
-
-    def _keep_earlier_flags(self, step: int, now: Mapping[str, Any]) -> None:
-        """Figures of the steps until this one need the flags by which they were sampled."""
-        config, path = self.run_dir / CONFIG_FILE, self.run_dir / EARLIER_FILE
-        if not config.exists():
-            return
-        parts: list[Any] = json.loads(path.read_bytes()) if path.exists() else []
-        parts.append({"last_step": step, "flags": json.loads(config.read_bytes())})
-        # A part that began after the checkpoint is cut off with its steps.
-        kept = [part for i, part in enumerate(parts) if i == 0 or parts[i - 1]["last_step"] < step]
-        kept[-1]["last_step"] = step
-        if decisive(kept[-1]["flags"]) == decisive(now):
-            kept.pop()
-        if kept:
-            write_atomically(path, encode(kept, indent=2))
-        else:
-            path.unlink(missing_ok=True)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from openrlhf_ada.reporting.jsonl import damage_error, damaged_file, read_json, read_rows, row_step
-from openrlhf_ada.reporting.run_log import CONFIG_FILE, EARLIER_FILE, METRICS_FILE, SAMPLES_FILE, SUMMARY_FILE, Row
+from openrlhf_ada.reporting.jsonl import damage, read_json, read_rows, row_step
+from openrlhf_ada.reporting.run_log import CONFIG_FILE, METRICS_FILE, SAMPLES_FILE, SUMMARY_FILE, Row
 
-T = TypeVar("T")
+OURS = ("ada/", "eval/", "rollout/", "timing/")
 
 OBJECTS = ("ada/draws_histogram", "ada/allocation_by_pass_rate", "ada/effective_weight", "ada/causes")
 """Metrics that are an object of figures by key."""
@@ -29,14 +29,6 @@ class Run:
     """One row per evaluated step, ascending; if a step was evaluated twice (before and after a resume), the last."""
     summary: Row | None
     """None until the run has ended."""
-    earlier: Sequence[tuple[int, Row]] = ()
-    """Flags of a run that was resumed with others: (last step of theirs, they), ascending. Later steps: `config`."""
-
-    def by_step(self, make: Callable[[Run], T]) -> Callable[[int], T]:
-        """What `make` gives of the run with the flags that were in force in a step."""
-        parts = [(last, make(replace(self, config=flags, earlier=()))) for last, flags in self.earlier]
-        now = make(self)
-        return lambda step: next((part for last, part in parts if step <= last), now)
 
     def samples(self) -> Iterator[Row]:
         """Every recorded rollout, in the order of recording."""
@@ -78,7 +70,7 @@ def read_run(run_dir: Path) -> Run:
         if "eval/accuracy" in row:
             evaluations[step] = row
         elif steps and step <= steps[-1]["step"]:
-            raise damage_error(path, line, f"step {step} follows step {steps[-1]['step']}")
+            raise damage(path, f"step {step} follows step {steps[-1]['step']}", line)
         else:
             steps.append(row)
     summary = run_dir / SUMMARY_FILE
@@ -88,34 +80,16 @@ def read_run(run_dir: Path) -> Run:
         steps=steps,
         evaluations=[evaluations[step] for step in sorted(evaluations)],
         summary=_read_figures(summary) if summary.exists() else None,
-        earlier=_read_earlier(run_dir / EARLIER_FILE),
     )
-
-
-def _read_earlier(path: Path) -> list[tuple[int, Row]]:
-    if not path.exists():
-        return []
-    parts = read_json(path, list)
-    try:
-        return [(int(part["last_step"]), dict(part["flags"])) for part in parts]
-    except (KeyError, TypeError, ValueError) as error:
-        raise damaged_file(path, f"not a list of steps and flags ({error!r})") from error
 
 
 def _check_types(path: Path, line: int, row: Row) -> None:
     """Values under our names are numbers or null, those of OBJECTS objects; raises RunDamageError."""
     for name, value in row.items():
-        if not name.startswith(("ada/", "eval/", "rollout/", "timing/")):
-            continue
-        if value is None:
-            # An evaluation is one because it has this figure.
-            fits = not name.startswith("eval/accuracy")
-        elif isinstance(value, dict):
-            fits = name in OBJECTS
-        else:
-            fits = is_number(value)
-        if not fits:
-            raise damage_error(path, line, f"{name!r} is {value!r}, expected a number")
+        # An evaluation is one because it has its accuracy.
+        fits = is_number(value) or (value is None and not name.startswith("eval/accuracy"))
+        if name.startswith(OURS) and not fits and not (isinstance(value, dict) and name in OBJECTS):
+            raise damage(path, f"{name!r} is {value!r}, expected a number", line)
 
 
 def is_number(value: Any) -> bool:
@@ -128,7 +102,7 @@ def _read_figures(path: Path) -> Row:
     figures = read_json(path, dict)
     for name, value in figures.items():
         if value is not None and not is_number(value):
-            raise damaged_file(path, f"{name!r} is {value!r}, expected a number")
+            raise damage(path, f"{name!r} is {value!r}, expected a number")
     return figures
 
 

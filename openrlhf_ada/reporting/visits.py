@@ -1,18 +1,26 @@
-"""The pools of a run, one for every visit of a prompt, read from `samples.jsonl`."""
+"""The pools of a run, one for every visit of a prompt, read from `samples.jsonl`; and those that a page shows."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from openrlhf_ada.reporting.jsonl import damage_error, damaged_file, read_rows
-from openrlhf_ada.reporting.run_log import CONFIG_FILE, SAMPLES_FILE
+from openrlhf_ada.reporting.charts import rounded, shortened
+from openrlhf_ada.reporting.jsonl import damage, read_rows
+from openrlhf_ada.reporting.run_log import SAMPLES_FILE
 from openrlhf_ada.reporting.run_record import Row, Run, is_number
 
 Floats = NDArray[np.float64]
+
+MOST_CHARS = 12_000_000
+"""Of the visits in a page, a sample's figures counted as SAMPLE_CHARS; with more, visits are taken evenly."""
+
+SAMPLE_CHARS = 12
 
 NUMBERS = ("step", "key", "index", "metric", "reward", "tokens")
 """Keys that every row has, all of them numbers."""
@@ -26,7 +34,7 @@ class Visit:
     """Everything that was drawn for one prompt in one step. R samples, in the order of their index.
 
     `coefficients` has NaN for samples that are not trained. `predicted`: the pass rate that was expected before
-    sampling, where one was. `num_chars`: characters of recorded answers, 0 without texts.
+    sampling, where one was. `num_chars`: characters of recorded texts.
     """
 
     step: int
@@ -45,17 +53,13 @@ class Visit:
         return len(self.scores)
 
     @property
-    def positives(self) -> int:
-        return int(self.positive.sum())
-
-    @property
     def is_trained(self) -> bool:
         return not bool(np.isnan(self.coefficients).all())
 
     @property
     def shows_two_outcomes(self) -> bool:
         """Do its scores differ?"""
-        return bool(self.scores.max() > self.scores.min())
+        return self.mixed_from is not None
 
     @property
     def mixed_from(self) -> int | None:
@@ -73,6 +77,21 @@ class _Draft:
     predicted: float | None = None
     num_chars: int = 0
 
+    def add(self, row: Row) -> None:
+        coefficient = row.get("coefficient")
+        coefficient = float("nan") if coefficient is None else coefficient
+        # Records of older versions do not say what was positive.
+        positive = bool(row.get("positive", row["metric"] > 0.5))
+        self.rows.append((row["index"], row["metric"], row["reward"], coefficient, row["tokens"], positive))
+        self.num_chars += sum(len(row.get(name) or "") for name in SOME_TEXTS)
+        if row.get("predicted") is not None:
+            self.predicted = row["predicted"]
+
+    def finished(self, step: int, key: int) -> Visit:
+        _, scores, rewards, coefficients, tokens, positive = np.array(sorted(self.rows), dtype=np.float64).T
+        figures = (scores, rewards, coefficients, tokens.astype(np.int64), positive > 0)
+        return Visit(step, key, self.prompt_id, *figures, self.predicted, self.num_chars)
+
 
 def read_visits(run: Run) -> list[Visit]:
     """Every recorded visit, by step and key; empty if no samples were recorded (mode off).
@@ -80,81 +99,65 @@ def read_visits(run: Run) -> list[Visit]:
     Raises:
         RunDamageError: a row that is no sample, by file and line.
     """
-    threshold = run.by_step(_threshold)
     drafts: dict[tuple[int, int], _Draft] = {}
     path = run.run_dir / SAMPLES_FILE
     for line, row in read_rows(path) if path.exists() else ():
-        if wrong := _wrong(row):
-            raise damage_error(path, line, wrong)
-        draft = drafts.setdefault((row["step"], row["key"]), _Draft(str(row.get("prompt_id", row["key"]))))
-        _add(draft, row, threshold(row["step"]))
-    return [_finished(*identity, drafts[identity]) for identity in sorted(drafts)]
+        _check_types(path, line, row)
+        drafts.setdefault((row["step"], row["key"]), _Draft(_prompt_id(row))).add(row)
+    return [drafts[identity].finished(*identity) for identity in sorted(drafts)]
 
 
-def _threshold(run: Run) -> float:
-    threshold = run.flag("ada.positive_threshold")
-    # The default of --ada_positive_threshold.
-    threshold = 0.5 if threshold is None else threshold
-    if not is_number(threshold):
-        what = f"'ada.positive_threshold' is {threshold!r}, expected a number"
-        raise damaged_file(run.run_dir / CONFIG_FILE, what)
-    return threshold
+def _prompt_id(row: Row) -> str:
+    return str(row.get("prompt_id", row["key"]))
 
 
-def _wrong(row: Row) -> str:
-    """What a row of samples has of another type; empty if nothing."""
+def _check_types(path: Path, line: int, row: Row) -> None:
+    """Raises RunDamageError for a value of another type."""
     for name in (*NUMBERS, *SOME_NUMBERS):
         value = row.get(name)
         if not is_number(value) and (name in NUMBERS or value is not None):
-            return f"{name!r} is {value!r}, expected a number"
+            raise damage(path, f"{name!r} is {value!r}, expected a number", line)
     for name in SOME_TEXTS:
         if not isinstance(row.get(name), str | None):
-            return f"{name!r} is {row[name]!r}, expected a text"
-    return ""
+            raise damage(path, f"{name!r} is {row[name]!r}, expected a text", line)
 
 
-def _add(draft: _Draft, row: Row, threshold: float) -> None:
-    # The threshold was of the raw score, where a row has one; its score is 0 or 1 by then.
-    positive = row["metric"] > (0.5 if "raw_score" in row else threshold)
-    coefficient = row.get("coefficient")
-    coefficient = float("nan") if coefficient is None else coefficient
-    draft.rows.append((row["index"], row["metric"], row["reward"], coefficient, row["tokens"], positive))
-    draft.num_chars += len(row.get("response") or "")
-    if row.get("predicted") is not None:
-        draft.predicted = row["predicted"]
+# -- what a page's script gets ----------------------------------------------------------------------------------------
 
 
-def _finished(step: int, key: int, draft: _Draft) -> Visit:
-    table = np.array(sorted(draft.rows), dtype=np.float64).T
-    return Visit(
-        step=step,
-        key=key,
-        prompt_id=draft.prompt_id,
-        scores=table[1],
-        rewards=table[2],
-        coefficients=table[3],
-        tokens=table[4].astype(np.int64),
-        positive=table[5] > 0,
-        predicted=draft.predicted,
-        num_chars=draft.num_chars,
-    )
+def page_samples(run: Run, visits: Sequence[Visit]) -> dict[str, Any]:
+    """Visits with their samples and recorded texts, evenly over the run within MOST_CHARS.
 
-
-@dataclass(slots=True)
-class Texts:
-    """Recorded texts. `prompts`: (prompt, reference answer) by prompt id; `answers`: by visit and index."""
-
-    prompts: dict[str, tuple[str, str | None]] = field(default_factory=dict)
-    answers: dict[tuple[int, int], dict[int, str]] = field(default_factory=dict)
-
-
-def read_texts(run: Run, visits: Collection[tuple[int, int]]) -> Texts:
-    """Texts of all prompts, and the answers of these visits, each a (step, key)."""
-    texts = Texts()
+    Keys of a visit: s step, p prompt id, m scores, k coefficients by index (of trained samples), t tokens, r rewards
+    (if they are not the scores), o positive (if not score > 0.5), q predicted, a answers by index.
+    """
+    size = sum(visit.num_chars + SAMPLE_CHARS * visit.drawn for visit in visits)
+    count = len(visits) if size <= MOST_CHARS else max(1, len(visits) * MOST_CHARS // size)
+    shown = [visits[i * len(visits) // count] for i in range(count)]
+    rows = {(visit.step, visit.key): _page_visit(visit) for visit in shown}
+    wanted = {visit.prompt_id for visit in shown}
+    prompts: dict[str, list[str | None]] = {}
     for row in run.samples():
-        if "prompt" in row:
-            texts.prompts.setdefault(str(row.get("prompt_id", row["key"])), (row["prompt"], row.get("label")))
-        visit = (row["step"], row["key"])
-        if visit in visits and row.get("response") is not None:
-            texts.answers.setdefault(visit, {})[row["index"]] = row["response"]
-    return texts
+        if "prompt" in row and (name := _prompt_id(row)) in wanted:
+            prompts.setdefault(name, [row["prompt"], row.get("label")])
+        if (visit := rows.get((row["step"], row["key"]))) is not None and row.get("response") is not None:
+            visit.setdefault("a", {})[str(row["index"])] = row["response"]
+    return {"visits": list(rows.values()), "prompts": prompts, "total": len(visits)}
+
+
+def _page_visit(visit: Visit) -> dict[str, Any]:
+    trained = np.flatnonzero(~np.isnan(visit.coefficients))
+    row: dict[str, Any] = {
+        "s": visit.step,
+        "p": visit.prompt_id,
+        "m": shortened(visit.scores.tolist()),
+        "k": {str(i): rounded(float(visit.coefficients[i])) for i in trained},
+        "t": visit.tokens.tolist(),
+    }
+    if (visit.rewards != visit.scores).any():
+        row["r"] = shortened(visit.rewards.tolist())
+    if (visit.positive != (visit.scores > 0.5)).any():
+        row["o"] = [int(positive) for positive in visit.positive]
+    if visit.predicted is not None:
+        row["q"] = rounded(visit.predicted)
+    return row

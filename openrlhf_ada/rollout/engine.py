@@ -31,11 +31,16 @@ from openrlhf_ada.platforms.nvml import wait_for_room
 from openrlhf_ada.reward.reward_function import Grading, PooledReward, reward_files
 from openrlhf_ada.reward.weighted_sum import CombinedReward
 from openrlhf_ada.rollout.conversations import count_sampled_tokens
-from openrlhf_ada.rollout.engine_starts import report_start
 from openrlhf_ada.rollout.messages import Ended, Message, ended, finished, pack
 from openrlhf_ada.rollout.running_rewards import RunningRewards
-from openrlhf_ada.rollout.tokens_only import reads_tokens_only
-from openrlhf_ada.rollout.tracked_engine import Job, Rollout, RolloutStopped, TrackedEngine, current_rollout
+from openrlhf_ada.rollout.tracked_engine import (
+    Job,
+    Rollout,
+    RolloutStopped,
+    TrackedEngine,
+    current_rollout,
+    reads_tokens_only,
+)
 from openrlhf_ada.weights.engine_side import ReceivesWeights
 
 WATCH_S = 0.5
@@ -86,15 +91,14 @@ class AdaRolloutActor(HostRolloutActor, ReceivesWeights):
         check_model_code("the engine's model", kwargs["model"], trusted=self.trusts_model_code)
         kwargs["trust_remote_code"] = self.trusts_model_code
         self._await_room(kwargs)
-        with report_start():
-            await super().__init__(*args, remote_rm_url=reward_files(named), **self.with_receiver(kwargs))
+        await super().__init__(*args, remote_rm_url=reward_files(named), **self.with_receiver(kwargs))
         self.open_gate()
         self.llm = TrackedEngine(self.llm, self, tokens_only=reads_tokens_only(self.executor))
         count_sampled_tokens(self.executor)
         self._running: dict[Request, Rollout] = {}
         self._ended: asyncio.Queue[Ended] = asyncio.Queue()
         self._start_id = uuid.uuid4().hex
-        self._rewards = RunningRewards(_own_file(), named)
+        self._rewards = RunningRewards(_own_folder(), named)
         _prepare_reward(self.executor, named, self.grading, self._rewards)
         self._watch = asyncio.create_task(_end_with(self.llm))
 
@@ -252,9 +256,9 @@ def keep_sockets_in(folder: Path) -> None:
         os.environ.setdefault("VLLM_RPC_BASE_PATH", str(folder))
 
 
-def _own_file() -> Path:
+def _own_folder() -> Path:
     """Of this actor, whichever process it has."""
-    return Path(session_folder()) / f"rewards-{ray.get_runtime_context().get_actor_id()}.jsonl"
+    return Path(session_folder()) / f"rewards-{ray.get_runtime_context().get_actor_id()}"
 
 
 def _prepare_reward(executor: Any, names: Sequence[str], grading: Grading | None, running: RunningRewards) -> None:

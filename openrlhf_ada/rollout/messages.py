@@ -7,6 +7,7 @@ depend on how long the answers are.
 
 from __future__ import annotations
 
+import math
 import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +20,6 @@ from ray import cloudpickle
 
 from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.reward.grade import NoScoreError, TimedGrade
-from openrlhf_ada.rollout.log_probs import check_log_probs
 
 Bytes: TypeAlias = NDArray[np.uint8]
 
@@ -163,6 +163,23 @@ def _packed(response: dict[str, Any]) -> bytes:
 
 def _plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, torch.Tensor) else value
+
+
+def check_log_probs(response: dict[str, Any], *, asked: bool) -> None:
+    """One number per token, finite and at most 0 where a token was sampled; raises NoScoreError."""
+    values, tokens = response["rollout_log_probs"], len(response["observation_tokens"])
+    if values is None:
+        if asked:
+            raise NoScoreError("it came without the log-probabilities that were asked for")
+        return
+    if len(values) != tokens:
+        raise NoScoreError(f"{tokens} tokens have {len(values)} log-probabilities")
+    for start, end in response["action_ranges"]:
+        if not 0 <= start <= end <= tokens:
+            raise NoScoreError(f"of {tokens} tokens those from {start} to {end} are said to have been sampled")
+        for value in values[start:end]:
+            if not (isinstance(value, float | int) and -math.inf < value <= 0.0):
+                raise NoScoreError(f"a sampled token has the log-probability {value!r}")
 
 
 def _number(value: Any) -> tuple[float, bool] | None:

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any, NamedTuple
 
+from openrlhf.utils.agent import SingleTurnAgentExecutor
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from openrlhf_ada.core.scheduling import Request, rollout_seed
 from openrlhf_ada.reward.grade import TimedGrade
 from openrlhf_ada.rollout.conversations import current_conversation
-from openrlhf_ada.rollout.tokens_only import ask_for_tokens_only, check_logprobs
 from openrlhf_ada.weights.engine_side import ReceivesWeights
 
 SEED_RANGE = 1 << 63
@@ -104,7 +104,6 @@ class TrackedEngine:
             rollout.last_version = self._weights.version
             rollout.num_tokens += len(output.outputs[0].token_ids)
             if output.outputs[0].finish_reason != "abort":
-                check_logprobs(output.outputs[0], sampling_params.logprobs)
                 yield output
         if rollout.stopped:
             raise RolloutStopped
@@ -117,6 +116,30 @@ class TrackedEngine:
                 yield output
         except EngineDeadError:
             await _end_of_process()
+
+
+def reads_tokens_only(executor: Any) -> bool:
+    """Does this executor read token ids and their log-probabilities alone?
+
+    OpenRLHF's single-turn one does, and makes the text for rewards from the token ids with a tokenizer of its own. An
+    agent may read anything.
+    Contract: test_engine_output.test_single_turn_executor_reads_tokens_alone
+    """
+    return type(executor) is SingleTurnAgentExecutor
+
+
+def ask_for_tokens_only(params: Any) -> None:
+    """Change sampling parameters in place; the tokens that are sampled stay the same.
+
+    vLLM's process of the rollout actor makes the rest in Python, once per token of every running request, so it limits
+    how fast an engine can be (benchmarks/engine_host.py).
+    """
+    # Stop strings are looked for in the text.
+    params.detokenize = bool(params.stop)
+    if params.logprobs is not None:
+        # 0: of the sampled token alone. Nobody reads the most probable token's.
+        params.logprobs = 0
+        params.flat_logprobs = True
 
 
 def _silent_in_death(call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:

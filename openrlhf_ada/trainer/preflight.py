@@ -15,9 +15,8 @@ from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.host_rules import check_against_host
 from openrlhf_ada.config.host_values import check_values, goes_over_ipc
 from openrlhf_ada.config.settings import Settings, make_policy
-from openrlhf_ada.data.checks import UNKNOWN, Columns, check_prompt_datasets
+from openrlhf_ada.data.files import check_names
 from openrlhf_ada.data.prepared import check_counts
-from openrlhf_ada.data.row_counts import count_rows
 from openrlhf_ada.eval.held_out import best_metric_names
 from openrlhf_ada.host.experts import has_experts
 from openrlhf_ada.host.model_code import check_model_code, read_config
@@ -262,20 +261,15 @@ def _check_row_rewards(args: SimpleNamespace) -> None:
 
 
 def check_data(args: SimpleNamespace) -> None:
-    """Prompt files, their number of rows and their mixture; raises ConfigError or DataError."""
+    """Names of prompt files and their mixture; raises ConfigError or DataError. `training_data` reads the rows."""
     flag, spec = "--data.prompt_dataset", args.data.prompt_dataset
-    columns = Columns(args.data.input_key, args.data.label_key, chat=args.data.apply_chat_template)
-    rows = check_prompt_datasets(spec, flag=flag, columns=columns)
+    check_names(spec, flag)
     if args.ada.known_counts:
         check_counts(spec, flag=flag)
     if args.eval.dataset:
-        check_prompt_datasets(args.eval.dataset, flag="--eval.dataset", columns=columns)
-    if rows == UNKNOWN and args.ada.chooses:
-        rows = count_rows(spec, args.data.prompt_split, flag)
+        check_names(args.eval.dataset, "--eval.dataset")
     if args.data.prompt_probs is not None:
         _check_probabilities(args.data.prompt_probs, num_datasets=len(spec.split(",")))
-    elif rows != UNKNOWN:
-        check_rows(args, rows)
 
 
 def check_rows(args: SimpleNamespace, rows: int) -> None:

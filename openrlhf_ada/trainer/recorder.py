@@ -80,7 +80,12 @@ class Recorder:
 
     def samples(self, step: int, record: StepRecord) -> None:
         """Every rollout of a step, a bounded few of them with their texts."""
-        self._log.log_samples(step, [row for group in record.all_groups for row in _sample_rows(group)])
+        self._log.log_samples(step, [row for group in record.all_groups for row in self._sample_rows(group)])
+
+    def _sample_rows(self, group: GroupRecord) -> list[Row]:
+        texts = group.texts or [""] * len(group.pool)
+        of_samples, of_prompt = (group.grades, group.raw_scores), (group.choice, group.label, self._positive_above)
+        return sample_records(str(group.row), group.prompt, group.pool, texts, group.group, *of_samples, *of_prompt)
 
     def evaluation(self, step: int, held_out: HeldOut) -> None:
         """Accuracy on held-out prompts.
@@ -123,9 +128,3 @@ def emit(args: Any, kind: str, **content: Any) -> None:
 def note(args: Any, text: str) -> None:
     """Show the user a line, from whichever process."""
     emit(args, "note", text=text)
-
-
-def _sample_rows(group: GroupRecord) -> list[Row]:
-    texts = group.texts or [""] * len(group.pool)
-    more = (group.group, group.grades, group.raw_scores, group.choice, group.label)
-    return sample_records(str(group.row), group.prompt, group.pool, texts, *more)

@@ -10,13 +10,13 @@ from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_ada.config.flags import ConfigError
-from openrlhf_ada.data.checks import Columns, DataError
 from openrlhf_ada.data.examples import DataSets, Example, read_examples
+from openrlhf_ada.data.files import DataError
 from openrlhf_ada.data.handover import HandedOver, PromptRoom, Reader, hand_over
 from openrlhf_ada.data.labels import read_labels
 from openrlhf_ada.data.left_out import LeftOut, counted, lines_about, write_left_out
 from openrlhf_ada.data.prepared import DRAWS
-from openrlhf_ada.data.questions import has_image, rendered
+from openrlhf_ada.data.questions import Columns, has_image, rendered
 from openrlhf_ada.data.row_rewards import KEY, RowRewards, parse_map
 from openrlhf_ada.host.rows import prompt_maker
 from openrlhf_ada.platforms import without_gpu
@@ -59,6 +59,7 @@ def prepare_training_data(args: SimpleNamespace) -> list[str]:
         rewards = RowRewards(args.ada.reward_key or KEY, parse_map(args.ada.reward_map, "--ada_reward_map"))
     # All rows first: without a hub, the library that reads them must not be imported before that is known.
     found = [(sets, read_examples(sets)) for sets in _data_sets(args, rewards)]
+    check_rows(args, len(found[0][1]))
     # Agents make prompts of their own.
     room = None if args.train.agent_func_path else _room(args)
     for sets, examples in found:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 BUCKET_BYTES = 32 << 20
-"""No bucket is larger, whatever the model. Sender and receiver hold few of them at a time (`weights/memory.py`)."""
+"""No bucket is larger. Sender and receiver hold few of them at a time (benchmarks/weight_memory.py)."""
 
 ALIGNMENT = 16
 """Bytes. A tensor is read in place, so its start in the bucket must be aligned for its type."""

@@ -17,8 +17,7 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.worker.gpu import async_utils, input_batch
 from vllm.v1.worker.gpu.sample import gumbel, logit_bias, logprob, sampler, states
 
-from openrlhf_ada.rollout.tokens_only import ask_for_tokens_only
-from openrlhf_ada.rollout.tracked_engine import SEED_RANGE
+from openrlhf_ada.rollout.tracked_engine import SEED_RANGE, ask_for_tokens_only
 
 pytestmark = pytest.mark.rehearsal
 

@@ -48,37 +48,6 @@ def test_runtime_environment_of_a_job_is_in_its_variable(monkeypatch: pytest.Mon
         assert job_runtime_env() == (config["runtime_env"] if expected is None else expected)
 
 
-SHARED = """
-import json, ray
-from openrlhf_ada.host.ray_session import publish, published, take_back
-
-class Starting:
-    def __init__(self):
-        publish("a", "loading")
-
-    def seen(self):
-        return published()
-
-ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
-actor = ray.remote(Starting).remote()
-told = [ray.get(actor.seen.remote()), published()]
-publish("a", "up")
-told.append(ray.get(actor.seen.remote()))
-take_back("a")
-told.append(published())
-print(json.dumps(told))
-"""
-
-
-@pytest.mark.slow
-def test_what_one_process_publishes_all_processes_of_its_job_find() -> None:
-    """Also while it is still being started."""
-    done = subprocess.run(
-        [sys.executable, "-c", SHARED], capture_output=True, text=True, timeout=120, check=True, cwd=ROOT
-    )
-    assert json.loads(done.stdout.splitlines()[-1]) == [{"a": "loading"}, {"a": "loading"}, {"a": "up"}, {}]
-
-
 FAILS_TO_RESTART = """
 import json, os, ray
 from ray.exceptions import ActorDiedError, RayActorError

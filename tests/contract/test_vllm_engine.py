@@ -9,13 +9,10 @@ import re
 from types import SimpleNamespace
 
 import pytest
-from vllm import logger as vllm_logger
 from vllm.v1.engine.async_llm import AsyncLLM
-from vllm.v1.engine.core import EngineCore
 from vllm.v1.engine.core_client import BackgroundResources, MPClient
 from vllm.v1.engine.output_processor import OutputProcessor
 from vllm.v1.engine.utils import CoreEngineProcManager
-from vllm.v1.worker.gpu import model_runner as gpu_model_runner
 
 from openrlhf_ada.host.experts import EXPERTS
 from openrlhf_ada.host.vllm_engine import ended_cores, knows_request
@@ -63,15 +60,6 @@ def test_running_requests_are_counted() -> None:
     assert AsyncLLM.get_num_unfinished_requests(llm) == 0  # type: ignore[arg-type]
     processor.request_states["r"] = SimpleNamespace()
     assert AsyncLLM.get_num_unfinished_requests(llm) == 1  # type: ignore[arg-type]
-
-
-def test_vllms_loggers_can_be_followed_without_printing_more() -> None:
-    """One logger above all of its modules. Its handler has a level of its own, the same as the logger's."""
-    config = vllm_logger.DEFAULT_LOGGING_CONFIG
-    assert list(config["loggers"]) == ["vllm"]
-    assert config["handlers"]["vllm"]["level"] == config["loggers"]["vllm"]["level"]
-    assert "logger.info_once(" in inspect.getsource(gpu_model_runner.GPUModelRunner.load_model)
-    assert "load_general_plugins()" in inspect.getsource(EngineCore.__init__), "before the model is loaded"
 
 
 def test_experts_are_recognised_by_the_names_that_vllm_reads() -> None:

@@ -14,7 +14,7 @@ from wandb.sdk.lib import wbauth
 
 from openrlhf_ada.cli.train_ppo_ray import parse
 from openrlhf_ada.config.flags import ConfigError
-from openrlhf_ada.data.checks import DataError
+from openrlhf_ada.data.files import DataError
 from openrlhf_ada.reporting.run_log import METRICS_FILE
 
 Flags = dict[str, str | None]
@@ -49,27 +49,15 @@ def absent(name: str) -> Make:
 
 
 ROW = '{"input": "1+1=", "label": "2"}\n'
+FREE: Flags = {"--ada_run_dir": "/tmp/run", "--ckpt.path": "/tmp/ckpt", "--ckpt.output_dir": "/tmp/model"}
 EVAL, CRITIC, AGENT = "--eval.dataset", "--critic.model_name_or_path", "--train.agent_func_path"
 
 FILES: list[tuple[str, str, Make, str]] = [
     ("data missing", DATA, absent("no.jsonl"), "exist"),
     ("data missing folder", DATA, absent("deep/er/no"), "exist"),
-    ("data is binary", DATA, written(b"\xff\xfe\x00\x01", "b.jsonl"), "UTF-8"),
     ("data is empty", DATA, written("", "e.jsonl"), "no rows"),
-    ("data is blank lines", DATA, written("\n\n \n", "e.jsonl"), "no rows"),
-    ("data is an empty array", DATA, written("[]", "e.json"), "no rows"),
-    (
-        "row without input",
-        DATA,
-        written(ROW * 2 + '{"prompt": "x", "label": "y"}\n', "k.jsonl"),
-        "line 3 .*'input'",
-    ),
-    ("row without label", DATA, written(ROW + '{"input": "x"}\n', "k.jsonl"), "line 2 .*'label'"),
-    ("row is no object", DATA, written(ROW + "[1]\n", "k.jsonl"), "line 2 .*JSON array"),
+    ("row without label", DATA, written(ROW + '{"input": "x"}\n', "k.jsonl"), "line 2 .*'label'.*--data.label_key"),
     ("row is cut off", DATA, written(ROW + ROW + '{"input": "x', "k.jsonl"), "line 3 .*JSON"),
-    ("row with null prompt", DATA, written('{"input": null, "label": "2"}', "k.jsonl"), "line 1: 'input' .*null"),
-    ("row with empty prompt", DATA, written('{"input": " ", "label": "2"}', "k.jsonl"), "line 1: 'input' "),
-    ("row with a number", DATA, written('{"input": 5, "label": "2"}', "k.jsonl"), "line 1: 'input' .*JSON number"),
     ("pattern without match", DATA, absent("*.jsonl.none"), "matches"),
     ("empty entry in the list", DATA, lambda _: "a/b,,c/d", "empty"),
     ("evaluation data missing", EVAL, absent("no.jsonl"), "exist"),
@@ -137,7 +125,7 @@ def test_data_without_permission_is_refused(
     parse(argv_with({}))  # everything that is imported on the way is there before the user changes
     path = written(ROW, "secret.jsonl")(tmp_path)
     with without_permission(path):
-        error = refusal({DATA: path})
+        error = refusal({DATA: path, **FREE})
     assert str(error).startswith(f"{DATA}: {path} ") and "Permission denied" in str(error)
 
 
@@ -187,9 +175,8 @@ def test_folder_that_cannot_be_written_is_refused(
     parse(argv_with({flag: str(tmp_path / "new" / "folder")}))
     assert not (tmp_path / "new").exists()
     locked.mkdir()
-    free = {"--ada_run_dir": "/tmp/run", "--ckpt.path": "/tmp/ckpt", "--ckpt.output_dir": "/tmp/model"}
     with without_permission(str(locked)):
-        error = refusal({**free, flag: f"{locked}/new"})
+        error = refusal({**FREE, flag: f"{locked}/new"})
     assert str(error).startswith(f"{flag} is '{locked}/new': {locked} ")
 
 

@@ -19,9 +19,10 @@ from openrlhf_ada.cli.sampling_flags import Sampling, as_messages, check_templat
 from openrlhf_ada.config.defaults import FULL_MARKS
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.data.benchmarks import BOXED
-from openrlhf_ada.data.checks import Columns, DataError
 from openrlhf_ada.data.examples import DataSets, read_examples
+from openrlhf_ada.data.files import DataError
 from openrlhf_ada.data.problems import Problem, load_problems
+from openrlhf_ada.data.questions import Columns
 from openrlhf_ada.eval.answers import as_text
 from openrlhf_ada.host import tokenizer as host_tokenizer
 from openrlhf_ada.host.rows import prompt_maker

@@ -272,5 +272,5 @@ def test_resumed_equals_never_stopped(critic: bool) -> None:
 
 
 def test_state_of_another_policy_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"no state of --ada_mode est \(found: nothing\)"):
+    with pytest.raises(ValueError, match=r"estimated.* --ada_"):
         make_policy().load_state_dict({})

@@ -26,7 +26,7 @@ from openrlhf_ada.cli import evaluate, prepare_data
 from openrlhf_ada.cli.sampling_flags import scoring_of
 from openrlhf_ada.cli.train_ppo_ray import USER_ERRORS, parse
 from openrlhf_ada.config.flags import ConfigError
-from openrlhf_ada.data.checks import DataError
+from openrlhf_ada.data.files import DataError
 from openrlhf_ada.host.rows import load_blended
 from openrlhf_ada.reporting.counting import Counting
 from openrlhf_ada.trainer import training_data

@@ -12,7 +12,7 @@ from openrlhf_ada.cli import evaluate, prepare_data
 from openrlhf_ada.cli.sample_answers import ProblemSet, _reward_file
 from openrlhf_ada.cli.sampling_flags import scoring_of
 from openrlhf_ada.config.flags import ConfigError
-from openrlhf_ada.data.checks import DataError
+from openrlhf_ada.data.files import DataError
 from openrlhf_ada.data.prepared import uniform_labels
 from openrlhf_ada.data.problems import Problem
 from openrlhf_ada.reporting.counting import Counting

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from openrlhf_ada.data import tasks
-from openrlhf_ada.data.checks import DataError
+from openrlhf_ada.data.files import DataError
 from openrlhf_ada.data.problems import Source, load_problems
 from openrlhf_ada.reward.reasoning import SOLVER, from_label, import_reasoning_gym
 from openrlhf_ada.reward.reasoning_answers import grade

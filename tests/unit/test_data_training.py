@@ -12,7 +12,7 @@ import pytest
 
 from openrlhf_ada.cli.train_ppo_ray import parse
 from openrlhf_ada.config.flags import ConfigError
-from openrlhf_ada.data.checks import DataError
+from openrlhf_ada.data.files import DataError
 from openrlhf_ada.data.left_out import MOST_SHOWN
 from openrlhf_ada.data.prepared import DRAWS, POSITIVES
 from openrlhf_ada.host.rows import load_blended

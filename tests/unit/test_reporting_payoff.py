@@ -32,21 +32,19 @@ def paid_for(run_dir: Path, pools: Sequence[Sequence[float]], aborted: int = 0) 
 def test_figures_of_three_pools_by_hand(tmp_path: Path) -> None:
     paid = paid_for(tmp_path, THREE)
     assert (paid.visits, paid.rollouts, paid.groups) == (3, 10, 2)
-    assert paid.cost is not None and paid.cost.value == 5.0
+    assert paid.cost == 5.0
     assert (paid.one_sided_visits, paid.one_sided_rollouts) == (1, 4)
     assert [design.share.value for design in paid.curve] == pytest.approx([1 / 3, 2 / 3, 2 / 3])
-    more, same = paid.more_prompts, paid.same_prompts
-    assert more is not None and same is not None
+    more, same = paid.designs
     assert (more.prompts, more.groups.value, more.cost) == pytest.approx((5, 5 / 3, 6))
-    assert (same.per_prompt, same.groups.value, same.cost) == pytest.approx((10 / 3, 2, 5))
+    assert (same.per_prompt, same.groups.value, same.cost) == pytest.approx((3.3, 10 / 3.3 * 2 / 3, 3.3 * 3 / 2))
     assert more.ratio is not None and more.ratio.value == pytest.approx(2 / (5 / 3))
 
 
 def test_aborted_rollouts_are_paid_for(tmp_path: Path) -> None:
     """12 rollouts for two groups; uniform sampling could have had 6 prompts with 2 each."""
     paid = paid_for(tmp_path, THREE, aborted=2)
-    assert paid.cost is not None and paid.cost.value == pytest.approx(6)
-    assert paid.more_prompts is not None and paid.more_prompts.prompts == pytest.approx(6)
+    assert paid.cost == pytest.approx(6) and paid.designs[0].prompts == pytest.approx(6)
 
 
 @pytest.mark.filterwarnings("error")
@@ -65,16 +63,14 @@ def test_a_run_that_has_trained_nothing_has_no_share(tmp_path: Path) -> None:
 def test_cost_is_the_one_of_the_summary(tmp_path: Path) -> None:
     paid = paid_for(tmp_path, THREE, aborted=2)
     summary = summarise(read_run(tmp_path))
-    assert paid.cost is not None
-    assert (paid.share.value, paid.cost.value) == pytest.approx((summary["signal_share"], summary["rollouts"] / 2))
+    assert (paid.share.value, paid.cost) == pytest.approx((summary["signal_share"], summary["rollouts"] / 2))
 
 
 def test_pools_that_ended_with_one_outcome_say_nothing_about_more_samples(tmp_path: Path) -> None:
     """As exit `pos` does: two of two right end sampling. Would a third have been wrong? Nobody knows."""
     paid = paid_for(tmp_path, [[1, 1], [0, 0, 0, 1]])
     assert [design.per_prompt for design in paid.curve] == [2]
-    assert paid.same_prompts is None, "3 per prompt"
-    assert paid.more_prompts is not None and paid.more_prompts.share.value == 0.0
+    assert [(design.per_prompt, design.share.value) for design in paid.designs] == [(2, 0.0)], "not 3 per prompt"
 
 
 def test_groups_of_one_outcome_with_coefficients_have_no_signal(tmp_path: Path) -> None:
@@ -170,11 +166,11 @@ def test_interval_of_the_ratio_holds_in_simulation() -> None:
 
 
 def test_sentences_name_both_designs_at_equal_rollouts(tmp_path: Path) -> None:
-    lines = dict(payoff_lines(paid_for(tmp_path, THREE * 40)))
-    assert re.findall(r"[\d.]+\d%?", lines["groups with signal"]) == ["80", "67%", "400", "3.3"]
-    assert re.search(r"\b2 for each of 200 prompts\b.*\b80\b", lines["at equal rollouts"])
-    assert re.findall(r"\d\.\d", lines["cost of a group"]) == ["5.0", "6.0", "5.0"]
-    assert re.match(r"40% .*\b40 of 120 prompts\b", lines["without signal"])
+    had, *uniform, one_sided, _ = [text for _, text in payoff_lines(paid_for(tmp_path, THREE * 40))]
+    assert re.findall(r"[\d.]+\d%?", had) == ["80", "67%", "400", "3.3", "5.0"]
+    more, same = (re.findall(r"[\d.]*\d", text) for text in uniform)
+    assert (more[0], more[3:]) == ("67", ["2", "200", "6.0"]) and (same[0], same[3:]) == ("81", ["3.3", "121", "5.0"])
+    assert re.match(r"40% .*\b40 of 120 prompts\b", one_sided)
 
 
 @pytest.mark.parametrize(

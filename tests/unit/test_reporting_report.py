@@ -13,13 +13,12 @@ from typing import Any
 import pytest
 from recorded_runs import ATTACK, CONFIG, balanced_group, log_pools, make_run, pool_of
 
-from openrlhf_ada.reporting import page_samples
+from openrlhf_ada.reporting import visits as pools
 from openrlhf_ada.reporting.page import as_script_json, escaped
-from openrlhf_ada.reporting.page_samples import sample_data
 from openrlhf_ada.reporting.report import write_report
 from openrlhf_ada.reporting.run_log import RunLog, sample_records
 from openrlhf_ada.reporting.run_record import Run, read_run
-from openrlhf_ada.reporting.visits import read_visits
+from openrlhf_ada.reporting.visits import page_samples, read_visits
 
 
 class Tags(HTMLParser):
@@ -86,8 +85,8 @@ def test_every_question_has_its_charts(tmp_path: Path) -> None:
     page = page_of(make_run(tmp_path / "run", steps=4, evaluations=(0, 4)), tmp_path)
     charts = data_of(page)["charts"]
     assert list(charts) == [
-        *("pay_signal", "pay_cost", "score", "signal", "allocation"),
-        *("reliability", "brier", "length", "phases", "waste"),
+        *("pay_signal", "score", "signal", "allocation"),
+        *("waste", "brier", "phases", "length"),
     ]  # fmt: skip
     assert [name for tag, a in page.seen if (name := a.get("data-chart"))] == list(charts), "each has its place"
     assert len(charts["allocation"]["series"]) == 2, "by the pass rate seen, and by the one predicted"
@@ -134,37 +133,29 @@ def test_prompts_without_recorded_answers_are_there_too(tmp_path: Path) -> None:
         assert pool.key == 1
         log.log_samples(1, [row for rows in records for row in rows])
     run = read_run(tmp_path / "run")
-    samples = sample_data(run, read_visits(run))
+    samples = page_samples(run, read_visits(run))
     assert samples["prompts"] == {"row-0": ["prompt 0", "7"], "row-1": ["prompt 1", "7"]}
     assert ["a" in visit for visit in samples["visits"]] == [True, False]
 
 
 def test_large_runs_are_thinned_evenly_and_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """10 visits of 4 samples, 20 samples fit: every second visit."""
-    monkeypatch.setattr(page_samples, "MOST_SAMPLES", 20)
-    page = page_of(make_run(tmp_path / "run", steps=10), tmp_path)
-    assert [visit["s"] for visit in data_of(page)["samples"]["visits"]] == [1, 3, 5, 7, 9]
-    assert re.search(r"\b5 of 10\b.*\bsamples\.jsonl\b", " ".join(page.text.split()))
-
-
-def test_texts_have_a_size_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = make_run(tmp_path / "run", steps=10)
+    """9 visits of 4 samples with their texts, 5 of which fit."""
+    run = make_run(tmp_path / "run", steps=9)
     visits = read_visits(run)
-    monkeypatch.setattr(page_samples, "MOST_CHARS", 5 * visits[0].num_chars)
-    monkeypatch.setattr(page_samples, "MOST_PROMPT_CHARS", 20 * 125)
-    samples = sample_data(run, visits)
-    assert [visit["s"] for visit in samples["visits"] if "a" in visit] == [1, 3, 5, 7, 9]
-    assert all(len(text or "") < 250 for text in samples["prompts"]["row-1"])
+    size = visits[0].num_chars + pools.SAMPLE_CHARS * visits[0].drawn
+    monkeypatch.setattr(pools, "MOST_CHARS", 5 * size)
+    samples = page_samples(run, visits)
+    assert [visit["s"] for visit in samples["visits"]] == [1, 2, 4, 6, 8]
+    assert samples["prompts"].keys() == {f"row-{step}" for step in (1, 2, 4, 6, 8)} and samples["total"] == 9
 
 
 @pytest.mark.parametrize(
     ("steps", "evaluations", "off", "expected"),
     [
-        (0, (), False, "No step"),
+        (0, (), False, "· 0 steps ·"),
         (1, (), False, "· 1 step ·"),
         (0, (0,), False, "±5.0 before training"),
         (2, (2,), True, "no interval after training"),
-        (2, (2,), True, "No samples"),
     ],
 )
 def test_page_of_an_incomplete_run(
@@ -180,16 +171,26 @@ def test_recorded_summary_has_the_last_word(tmp_path: Path) -> None:
     assert "Rollouts770 tokens" in page_of(read_run(tmp_path / "run"), tmp_path).text
 
 
-def test_raw_scores_were_compared_before_they_were_recorded(tmp_path: Path) -> None:
-    """--ada_positive_threshold is in units of the score then; the recorded metric is 0 or 1."""
-    config = CONFIG | {"ada": {"mode": "seq", "scores": "raw", "positive_threshold": -7.0}}
-    pool = pool_of([0, 1, 0], 1)
-    with RunLog(tmp_path / "run", config) as log:
-        log.log_samples(1, sample_records("row", "prompt", pool, ["a", "b", "c"], None, (), [-9.5, -6.0, -8.0]))
+def test_what_was_positive_is_recorded(tmp_path: Path) -> None:
+    """A run that is resumed may have another --ada_positive_threshold. Older records know 0.5 alone."""
+    pool = pool_of([0.25, 0.5, 0.75], 1)
+    with RunLog(tmp_path / "run", CONFIG) as log:
+        for step, above in enumerate((0.1, 0.5, 0.7), start=1):
+            log.log_samples(
+                step, sample_records("row", "prompt", pool, ["a"] * 3, None, (), [-9.5, -6, -8], positive_above=above)
+            )
     run = read_run(tmp_path / "run")
-    assert [row["raw_score"] for row in run.samples()] == [-9.5, -6.0, -8.0]
-    (visit,) = read_visits(run)
-    assert visit.positive.tolist() == [False, True, False]
+    assert [row["raw_score"] for row in run.samples()][:3] == [-9.5, -6.0, -8.0]
+    assert [visit.positive.tolist() for visit in read_visits(run)] == [
+        [True] * 3,
+        [False, False, True],
+        [False, False, True],
+    ]
+    visits = page_samples(run, read_visits(run))["visits"]
+    assert [visit.get("o") for visit in visits] == [[1, 1, 1], None, None]
+    samples = tmp_path / "run" / "samples.jsonl"
+    samples.write_text(samples.read_text().replace(' "positive": true,', ""))
+    assert read_visits(run)[0].positive.tolist() == [False, False, True]
 
 
 def test_partial_credit_and_shaped_rewards_are_kept(tmp_path: Path) -> None:
@@ -200,7 +201,7 @@ def test_partial_credit_and_shaped_rewards_are_kept(tmp_path: Path) -> None:
     text = (tmp_path / "run" / "samples.jsonl").read_text().replace('"reward": 0.25', '"reward": -1.5')
     (tmp_path / "run" / "samples.jsonl").write_text(text)
     run = read_run(tmp_path / "run")
-    (visit,) = sample_data(run, read_visits(run))["visits"]
+    (visit,) = page_samples(run, read_visits(run))["visits"]
     assert (visit["m"], visit["r"], visit["k"]) == ([0.25, 1], [-1.5, 1], {})
     assert balanced_group(pool_of([0, 1], 1)).coefficients == (-0.5, 0.5)
 

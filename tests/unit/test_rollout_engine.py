@@ -31,8 +31,6 @@ Execute = Callable[[Any], Awaitable[Any]]
 class Llm:
     """Answers with three tokens once `delay_s` is over; knows a request only `preprocessing_s` after it came."""
 
-    logprobs: int | None = None
-
     def __init__(self, delay_s: float = 0.0, preprocessing_s: float = 0.0) -> None:
         self.delay_s, self.preprocessing_s = delay_s, preprocessing_s
         self.output_processor = SimpleNamespace(external_req_ids=defaultdict(list))
@@ -53,9 +51,7 @@ class Llm:
         except TimeoutError:
             pass
         del self.output_processor.external_req_ids[request_id]
-        yield SimpleNamespace(
-            outputs=[SimpleNamespace(token_ids=[1, 2, 3], finish_reason=reason, logprobs=[{1: -1.0}])]
-        )
+        yield SimpleNamespace(outputs=[SimpleNamespace(token_ids=[1, 2, 3], finish_reason=reason)])
 
     async def abort(self, request_id: str) -> None:
         self.aborted[request_id].set()
@@ -93,7 +89,7 @@ def make_actor(execute: Execute, llm: Llm | None = None, *, has_weights: bool = 
 
 
 async def turn(llm: Any, request_id: str = "r") -> dict[str, Any]:
-    params = SimpleNamespace(output_kind=None, seed=None, logprobs=llm.logprobs)
+    params = SimpleNamespace(output_kind=None, seed=None)
     outputs = [output async for output in llm.generate(None, params, request_id)]
     return response(outputs[-1].outputs[0].token_ids) | {"extra_logs": {"seed": params.seed}}
 
@@ -152,14 +148,6 @@ def test_sample_uses_its_seed_and_counts_tokens() -> None:
     assert found["observation_tokens"].tolist() == [9, 1, 2, 3]
     assert found["extra_logs"] == {"seed": JOB.seed}
     assert (answer.result.reward, answer.result.num_tokens) == (Number(1.0), 3)
-
-
-def test_sample_without_requested_log_probs_has_failed() -> None:
-    llm = Llm()
-    llm.logprobs = 1
-    answer = asyncio.run(answer_of(make_actor(turn, llm)))
-    assert (answer.result, answer.num_tokens) == (None, 3)
-    assert "vLLM gave 1 log-probabilities of 3 tokens" in answer.error
 
 
 def test_versions_are_those_of_first_and_last_token() -> None:

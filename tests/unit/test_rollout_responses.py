@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openrlhf_ada.reward.grade import NoScoreError
-from openrlhf_ada.rollout.log_probs import check_log_probs
-from openrlhf_ada.rollout.tokens_only import OutputError, check_logprobs
+from openrlhf_ada.rollout.messages import check_log_probs
 
 Mutate = Callable[[dict[str, Any]], None]
 
@@ -66,20 +64,3 @@ def test_response_that_keeps_the_contract_passes(values: list[float]) -> None:
     tokens = [1] * len(values)
     answer = {"observation_tokens": tokens, "action_ranges": [(0, len(tokens))], "rollout_log_probs": values}
     check_log_probs(answer, asked=True)
-
-
-@pytest.mark.parametrize(
-    ("found", "told"),
-    [
-        (None, "gave 0 log-probabilities of 2 tokens"),
-        ([{4: -1.0}], "gave 1 log-probabilities of 2 tokens"),
-        ([{4: -1.0}, {6: -1.0}], "no log-probability of a token"),
-    ],
-)
-def test_missing_log_probs_are_not_filled_in(found: Any, told: str) -> None:
-    """The host would take a token without one for certain."""
-    completion = SimpleNamespace(token_ids=[4, 5], logprobs=found)
-    with pytest.raises(OutputError, match=told):
-        check_logprobs(completion, 1)
-    check_logprobs(completion, None)
-    check_logprobs(SimpleNamespace(token_ids=[4, 5], logprobs=[{4: -1.0, 7: -0.1}, {5: -2.0}]), 1)

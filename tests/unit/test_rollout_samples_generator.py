@@ -330,10 +330,10 @@ def test_resume_from_any_step_equals_uninterrupted_run(memory: str, rows: int, e
 
 def test_state_of_another_policy_is_refused() -> None:
     step = next(train(resumable("estimated", 4, 1), INITIAL_STATES))
-    with pytest.raises(ValueError, match=r"holds the state of another sampling policy \(estimated\)"):
+    with pytest.raises(ValueError, match=r"estimated.* --ada_"):
         resumable("sequential", 4, 1).restore(step.states)
     step = next(train(resumable("sequential", 4, 1), INITIAL_STATES))
-    with pytest.raises(ValueError, match=r"holds no state of --ada_mode est \(found: memory\)"):
+    with pytest.raises(ValueError, match=r"memory.* --ada_"):
         resumable("estimated", 4, 1).restore(step.states)
 
 

@@ -16,8 +16,8 @@ from vllm.config import VllmConfig, WeightTransferConfig, set_current_vllm_confi
 from vllm.model_executor.model_loader.reload import layerwise
 from vllm.model_executor.model_loader.weight_utils import default_weight_loader
 
+from benchmarks.weight_memory import update_memory
 from openrlhf_ada.weights.manifest import Manifest, TensorSpec, pack
-from openrlhf_ada.weights.memory import update_memory
 from openrlhf_ada.weights.receiver import BACKEND, Update, WeightReceiver
 
 pytestmark = pytest.mark.rehearsal

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,12 +12,12 @@ from numpy.typing import ArrayLike, NDArray
 from openrlhf_ada.core.allocation import split
 from openrlhf_ada.core.grouping import GroupBuilder
 from openrlhf_ada.core.policies.base import Action, Close, Draw
-from openrlhf_ada.core.policies.memory import Memory
-from openrlhf_ada.core.types import PromptKey, PromptPool, Sample, TrainingGroup
+from openrlhf_ada.core.policies.memory import Memory, Remembering
+from openrlhf_ada.core.types import PromptKey, PromptPool, TrainingGroup
 
 
-@dataclass(frozen=True, slots=True)
-class Estimated:
+@dataclass(frozen=True)
+class Estimated(Remembering):
     """One split per batch: `budget` rollouts per prompt on average, between `min_samples` and `max_samples` for each.
 
     `allocation`: one of `allocation.PRIORITIES` or `allocation.GAINS`, with pass rates of no less than `floor`.
@@ -29,11 +29,9 @@ class Estimated:
     allocation: str
     floor: float
     builder: GroupBuilder
-    memory: Memory
-
-    @property
-    def reads_critic(self) -> bool:
-        return self.memory.calibration is not None
+    # It always has one.
+    memory: Memory  # pyright: ignore[reportIncompatibleVariableOverride]
+    kind: ClassVar[str] = "estimated"
 
     def decide(self, pools: Sequence[PromptPool]) -> Sequence[Action]:
         fresh = [pool for pool in pools if not len(pool)]
@@ -60,26 +58,5 @@ class Estimated:
             self.allocation, rates, budget, self.min_samples, self.max_samples, self.floor, given_up, tie_break
         )
 
-    def chance_of_need(self, pool: PromptPool, ahead: Sequence[Sample], sent: int) -> float:
-        """0: the split is all that is drawn."""
-        return 0.0
-
     def build(self, pool: PromptPool, rng: np.random.Generator) -> TrainingGroup:
         return self.builder.build(pool, rng, pool.predicted, self.memory.rewards.scale)
-
-    def load_prior_counts(self, draws: ArrayLike, positives: ArrayLike) -> None:
-        self.memory.counts.load_prior_counts(draws, positives)
-
-    def observe(self, pools: Sequence[PromptPool]) -> dict[str, float]:
-        return self.memory.observe(pools)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"estimated": self.memory.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        if set(state) != {"estimated"}:
-            raise ValueError(
-                f"the checkpoint holds no state of --ada_mode est (found: {', '.join(sorted(state)) or 'nothing'}); "
-                f"resume with the --ada_... flags that it was written with"
-            )
-        self.memory.load_state_dict(state["estimated"])

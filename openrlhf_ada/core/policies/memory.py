@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from openrlhf_ada.core.estimators import Calibration, RateEstimator, RewardMeans, brier
-from openrlhf_ada.core.types import PromptPool
+from openrlhf_ada.core.types import PromptPool, Sample
 
 Floats = NDArray[np.float64]
 
@@ -102,3 +102,42 @@ class Memory:
         self.rewards.load_state_dict(state["rewards"])
         if self.calibration is not None and "calibration" in state:
             self.calibration.load_state_dict(state["calibration"])
+
+
+class Remembering:
+    """What all our policies do with their memory. `kind` is its name in a checkpoint; `first`: see `Memory.observe`."""
+
+    kind: ClassVar[str]
+    memory: Memory | None
+
+    @property
+    def first(self) -> int | None:
+        return None
+
+    @property
+    def reads_critic(self) -> bool:
+        return self.memory is not None and self.memory.calibration is not None
+
+    def chance_of_need(self, pool: PromptPool, ahead: Sequence[Sample], sent: int) -> float:
+        """0: a split is all that is drawn."""
+        return 0.0
+
+    def load_prior_counts(self, draws: ArrayLike, positives: ArrayLike) -> None:
+        if self.memory is not None:
+            self.memory.counts.load_prior_counts(draws, positives)
+
+    def observe(self, pools: Sequence[PromptPool]) -> dict[str, float]:
+        return {} if self.memory is None else self.memory.observe(pools, self.first)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {} if self.memory is None else {self.kind: self.memory.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        expected = [] if self.memory is None else [self.kind]
+        if list(state) != expected:
+            raise ValueError(
+                f"the checkpoint's sampling policy has the state {list(state)}, and these flags go on from {expected}; "
+                f"resume with the --ada_... flags that it was written with"
+            )
+        if self.memory is not None:
+            self.memory.load_state_dict(state[self.kind])

@@ -6,14 +6,13 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from openrlhf_ada.core.grouping import GroupBuilder, untrained_group
 from openrlhf_ada.core.policies.base import Action, Close, Draw
-from openrlhf_ada.core.policies.memory import Memory
+from openrlhf_ada.core.policies.memory import Memory, Remembering
 from openrlhf_ada.core.speculation import chance_of_count, chance_of_going_on
 from openrlhf_ada.core.stopping import ExitRule
 from openrlhf_ada.core.stopping_paths import StoppingPlan
@@ -21,7 +20,7 @@ from openrlhf_ada.core.types import PromptPool, Sample, TrainingGroup
 
 
 @dataclass(frozen=True)
-class Sequential:
+class Sequential(Remembering):
     """Wave size M, cap N_max, and the builder of the trained group of n.
 
     The rule is read at multiples of M, from n samples on. Where the cap comes first, the pool is trained as it is;
@@ -35,10 +34,7 @@ class Sequential:
     max_samples: int
     builder: GroupBuilder
     memory: Memory | None = None
-
-    @property
-    def reads_critic(self) -> bool:
-        return self.memory is not None and self.memory.calibration is not None
+    kind: ClassVar[str] = "memory"
 
     @property
     def group_size(self) -> int:
@@ -49,6 +45,10 @@ class Sequential:
     def plan(self) -> StoppingPlan:
         """When the rule is read, and every state in which it can end sampling."""
         return StoppingPlan.of(self.rule, self.group_size, wave=self.wave, max_samples=self.max_samples)
+
+    @property
+    def first(self) -> int:
+        return self.plan.looks[0]
 
     def decide(self, pools: Sequence[PromptPool]) -> Sequence[Action]:
         if self.memory is not None:
@@ -87,29 +87,3 @@ class Sequential:
             return untrained_group(pool, self.group_size)
         scale = None if self.memory is None else self.memory.rewards.scale
         return self.builder.build(pool, rng, pool.predicted, scale, self.plan.unbiased_rate)
-
-    def load_prior_counts(self, draws: ArrayLike, positives: ArrayLike) -> None:
-        if self.memory is not None:
-            self.memory.counts.load_prior_counts(draws, positives)
-
-    def observe(self, pools: Sequence[PromptPool]) -> dict[str, float]:
-        if self.memory is None:
-            return {}
-        return self.memory.observe(pools, self.plan.looks[0])
-
-    def state_dict(self) -> dict[str, Any]:
-        return {} if self.memory is None else {"memory": self.memory.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        if self.memory is not None and not state:
-            raise ValueError(
-                "the checkpoint has no pass rates: its run predicted nothing. Resume with --ada_baseline pool, which "
-                "needs none, or with the --ada_... flags that it was written with"
-            )
-        if set(state) != (set[str]() if self.memory is None else {"memory"}):
-            raise ValueError(
-                f"the checkpoint holds the state of another sampling policy ({', '.join(sorted(state))}); resume with "
-                f"the --ada_... flags that it was written with"
-            )
-        if self.memory is not None:
-            self.memory.load_state_dict(state["memory"])

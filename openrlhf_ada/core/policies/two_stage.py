@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,14 +12,14 @@ from numpy.typing import ArrayLike, NDArray
 from openrlhf_ada.core.allocation import PILOTED, take_best
 from openrlhf_ada.core.grouping import GroupBuilder
 from openrlhf_ada.core.policies.base import Action, Close, Draw
-from openrlhf_ada.core.policies.memory import Memory
-from openrlhf_ada.core.types import PromptKey, PromptPool, Sample, TrainingGroup
+from openrlhf_ada.core.policies.memory import Memory, Remembering
+from openrlhf_ada.core.types import PromptKey, PromptPool, TrainingGroup
 
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class TwoStage:
+@dataclass(frozen=True)
+class TwoStage(Remembering):
     """`pilot` rollouts of every prompt, then those of the second round; `budget` per prompt on average, exactly.
 
     Source: HORA (arXiv 2605.07114; from a replication, not checked against the paper), with the uniform prior
@@ -37,11 +37,13 @@ class TwoStage:
     max_samples: int
     allocation: str
     builder: GroupBuilder
-    memory: Memory
+    # It always has one.
+    memory: Memory  # pyright: ignore[reportIncompatibleVariableOverride]
+    kind: ClassVar[str] = "two_stage"
 
     @property
-    def reads_critic(self) -> bool:
-        return self.memory.calibration is not None
+    def first(self) -> int:
+        return self.pilot
 
     @property
     def threshold(self) -> float:
@@ -84,27 +86,6 @@ class TwoStage:
         extra = np.arange(*self.extra_bounds, dtype=np.float64)[None, :]
         return PILOTED[self.allocation].function(1.0 + k, 1.0 + self.pilot - k, extra)
 
-    def chance_of_need(self, pool: PromptPool, ahead: Sequence[Sample], sent: int) -> float:
-        """0: a split is all that is drawn."""
-        return 0.0
-
     def build(self, pool: PromptPool, rng: np.random.Generator) -> TrainingGroup:
         rate = float((pool.scores[: self.pilot] > self.threshold).mean())
         return self.builder.build(pool, rng, pool.predicted, self.memory.rewards.scale, lambda drawn, positives: rate)
-
-    def load_prior_counts(self, draws: ArrayLike, positives: ArrayLike) -> None:
-        self.memory.counts.load_prior_counts(draws, positives)
-
-    def observe(self, pools: Sequence[PromptPool]) -> dict[str, float]:
-        return self.memory.observe(pools, self.pilot)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"two_stage": self.memory.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        if set(state) != {"two_stage"}:
-            raise ValueError(
-                f"the checkpoint holds no state of --ada_allocation {self.allocation} (found: "
-                f"{', '.join(sorted(state)) or 'nothing'}); resume with the --ada_... flags that it was written with"
-            )
-        self.memory.load_state_dict(state["two_stage"])

@@ -33,12 +33,7 @@ const faint = (hex, part) => hex + Math.round(255 * part).toString(16).padStart(
 const xOf = (series) => series.x[axis] || series.x.x || series.x.steps;
 
 function traces(chart) {
-  const all = chart.series.flatMap((series) => seriesTraces(series, chart));
-  if (chart.diagonal) {
-    const line = { x: [0, 1], y: [0, 1], mode: "lines", showlegend: false, hoverinfo: "skip" };
-    all.unshift({ ...line, line: { color: color("grey"), dash: "dot", width: 1.5 } });
-  }
-  return all;
+  return chart.series.flatMap((series) => seriesTraces(series, chart));
 }
 
 // From this many steps on, a curve is faint under a running mean: of 5 steps, or of 1/15 of a long run.
@@ -90,7 +85,6 @@ function layout(chart) {
   const x = { ...line, title: { text: plain(chart.overTime ? DATA.axes[axis] || "" : chart.xLabel), standoff: 6 } };
   if (chart.categories.length) Object.assign(x, { tickvals: chart.categories.map((_, i) => i), ticktext: chart.categories.map(plain), range: [-0.6, chart.categories.length - 0.4], showgrid: false });
   if (!chart.overTime && !chart.categories.length) x.rangemode = "tozero";
-  if (chart.xShare) Object.assign(x, { tickformat: ".0%", range: [-0.03, 1.03] });
   const y = { ...line, title: { text: plain(chart.yLabel), standoff: 8 }, rangemode: "tozero" };
   if (chart.yShare) y.tickformat = ".0%";
   return {
@@ -144,6 +138,9 @@ function setUpSamples() {
   const form = document.getElementById("filters"), list = document.getElementById("visits");
   const count = document.getElementById("found"), more = document.getElementById("more");
   let found = [], shown = 0, words = "";
+  const here = samples.visits.length.toLocaleString(), total = samples.total.toLocaleString();
+  document.getElementById("samples").hidden = false;
+  if (here !== total) document.getElementById("cut").textContent = ` This page has ${here} of ${total}, evenly over the run; samples.jsonl has all.`;
   const next = () => {
     for (const visit of found.slice(shown, shown + PAGE)) list.append(visitElement(visit, words));
     shown = Math.min(shown + PAGE, found.length);

@@ -1,9 +1,9 @@
 """Are two formulas equal? math-verify reads and compares them; what it calls equal must be so to a stricter measure.
 
-math-verify takes the last letters of a formula for units (`v t`, `a + b + c`); here `math_units` has taken them off.
+math-verify takes the last letters of a formula for units (`v t`, `a + b + c`); here `units` has taken them off.
 
-It is asked as little as possible. Formulas whose values differ (`math_latex_values`, `math_values`) are not equal:
-that takes no parser and no simplifier. What must be parsed is parsed once, and without a search for answers in it.
+It is asked as little as possible: formulas whose values differ (`values`) are not equal, which takes no simplifier.
+Each is parsed once, and without a search for answers in it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from openrlhf_ada.reward.mathematics.latex_values import is_understood, surely_differ
 from openrlhf_ada.reward.mathematics.numbers import RELATIVE
 from openrlhf_ada.reward.mathematics.values import at_a_point, differ, has_no_branches
 
@@ -34,8 +33,6 @@ _OTHER_READING = re.compile(r"\\f?boxed|answer", re.IGNORECASE)
 @lru_cache(maxsize=4096)
 def equal_expressions(label: str, answer: str, *, in_prose: bool = False) -> bool:
     """Is the answer, or where it is prose the formula or number in it, equal to the label?"""
-    if not in_prose and surely_differ(label, answer):
-        return False
     found = (_parsed(answer),) if in_prose else tuple(_parsed_formula(reading) for reading in _spellings(answer))
     return any(_equal(parsed_label(one), given) for one in _spellings(label) for given in found if given)
 
@@ -69,8 +66,6 @@ def parsed_label(label: str) -> tuple[Any, ...]:
 @lru_cache(maxsize=4096)
 def is_readable(label: str) -> bool:
     """Can math-verify read the label, and does it equal itself?"""
-    if is_understood(label):
-        return True
     from math_verify import verify
     from sympy import Integer
 
