@@ -38,6 +38,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests" / "support"))
 
 from cases import sequential  # noqa: E402
+from rollouts import settings  # noqa: E402
 
 from openrlhf_ada.demo.toy import build_toy_model  # noqa: E402
 from openrlhf_ada.platforms import without_gpu  # noqa: E402
@@ -64,7 +65,7 @@ def answer_of(rng: np.random.Generator, length: int | None, *, is_right: bool) -
     import torch
 
     from openrlhf_ada.core.scheduling import Request
-    from openrlhf_ada.rollout.messages import finished
+    from openrlhf_ada.rollout.messages import Answer, result_of
 
     count = length or int(min(max(rng.lognormal(6.2, 0.9), 8), 4096))
     values = [0.0] * PROMPT_TOKENS + (-rng.random(count)).astype(np.float32).tolist()
@@ -75,7 +76,7 @@ def answer_of(rng: np.random.Generator, length: int | None, *, is_right: bool) -
         "action_ranges": [(PROMPT_TOKENS, PROMPT_TOKENS + count)], "rollout_log_probs": values,
         "truncated": count >= 4096, "reward": score, "scores": score, "extra_logs": {},
     }  # fmt: skip
-    return finished(Request(0, 0), count, (3, 3), response, max_length=MAX_LENGTH, logprobs=True)
+    return Answer(Request(0, 0), count, (3, 3), "", result_of(response, max_length=MAX_LENGTH, logprobs=True))
 
 
 def start_engines(length: int | None, message: int) -> list[Any]:
@@ -97,21 +98,19 @@ def start_engines(length: int | None, message: int) -> list[Any]:
         async def submit(self, jobs: Any, setup: Any) -> None:
             for job in jobs:
                 answer = self._known[self._rng.random() < float(job.label)][int(self._rng.integers(64))]
-                self._ended.append(answer._replace(row=(*job.request, *answer.row[3:])))
+                self._ended.append(answer._replace(request=job.request))
             self._filled.set()
 
         async def stop(self, requests: Any) -> None:
             """All have been sampled to the end."""
 
         async def answers(self, stops: Any, jobs: Any, setup: Any) -> Any:
-            from openrlhf_ada.rollout.messages import pack
-
             await self.submit(jobs, setup)
             while not self._ended:
                 self._filled.clear()
                 await self._filled.wait()
             found, self._ended = self._ended[:message], self._ended[message:]
-            return pack(found)
+            return found
 
     engines = [ray.remote(num_cpus=0)(ReadyEngine).remote() for _ in range(ENGINES)]
     ray.get([engine.ready.remote() for engine in engines])
@@ -152,16 +151,12 @@ def make_generator(engines: list[Any], prompts: int, steps: int) -> Any:
             clip_range=(-10, 10),
         ),
         data=SimpleNamespace(max_len=MAX_LENGTH, input_key="input", label_key="label", disable_fast_tokenizer=False),
+        ada=settings(scheduler="stream"),
     )
     strategy = SimpleNamespace(args=args, is_rank_0=lambda: False)
     host = SamplesGenerator(strategy, Loader(prompts * steps, strategy), None, None, engines)
-    options = SamplingOptions(
-        plan=BatchPlan(prompts, GROUP, prompts * GROUP, steps, 1),
-        refill_limit=0,
-        num_texts=0,
-        restore_engine=lambda engine: [],
-        scheduler="stream",
-    )
+    plan = BatchPlan(prompts, GROUP, prompts * GROUP, steps, 1)
+    options = SamplingOptions(plan=plan, restore_engine=lambda engine: [])
     return AdaptiveSamplesGenerator(host, sequential(2, 2, n=GROUP, wave=WAVE, cap=CAP), options)
 
 

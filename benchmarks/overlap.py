@@ -18,14 +18,24 @@ from itertools import pairwise
 from pathlib import Path
 
 from machine import machine
-from scheduler import GROUP, HEADLINE, NUM_PROMPTS, balance, pools, uniform
+from scheduler import (
+    GROUP,
+    HEADLINE,
+    NUM_PROMPTS,
+    balance,
+    dealt_seconds,
+    floor_seconds,
+    pools,
+    uniform,
+    work_seconds,
+)
 
 from openrlhf_ada.core.fleet import Aborted, Finished, run
 from openrlhf_ada.core.policies import Policy
 from openrlhf_ada.core.scheduling import Request, Scheduler
 from openrlhf_ada.core.speculation import LEAST_CHANCE
 from openrlhf_ada.core.types import PromptPool
-from openrlhf_ada.simulation.forecast import Cluster, dealt_seconds, forecast
+from openrlhf_ada.simulation.forecast import Cluster, forecast
 from openrlhf_ada.simulation.step_seconds import ANSWER_TOKENS, ENGINES, PROMPT_TOKENS, STEP_MODELS, StepModel
 from openrlhf_ada.simulation.virtual_engines import GPU_LIKE, SampleOf, VirtualFleet
 
@@ -55,8 +65,8 @@ class _WatchedFleet(VirtualFleet):
         return super().wait()
 
     def _note(self) -> None:
-        if self._scheduler.num_closed > self.closed[-1][1]:
-            self.closed.append((self.now, self._scheduler.num_closed))
+        if len(self._scheduler.closed) > self.closed[-1][1]:
+            self.closed.append((self.now, len(self._scheduler.closed)))
 
 
 def closing_times(policy: Policy, answer: SampleOf, engines: int) -> tuple[list[tuple[float, int]], float]:
@@ -105,9 +115,9 @@ def least_sampling(model: StepModel, seeds: int) -> dict[str, float]:
     for seed in range(seeds):
         answer = HEADLINE.answer(seed)
         step = forecast(balance(), pools(NUM_PROMPTS), answer, "stream", cluster)
-        found.setdefault("which rollouts are needed", []).append(step.work_seconds)
+        found.setdefault("which rollouts are needed", []).append(work_seconds(step.samples, answer, cluster))
         found.setdefault("how long each is, too", []).append(longest_first(answer))
-        found.setdefault("lower bound of every schedule", []).append(step.floor_seconds)
+        found.setdefault("lower bound of every schedule", []).append(floor_seconds(step.samples, cluster))
     return {name: round(model.sampling * statistics.mean(seconds), 1) for name, seconds in found.items()}
 
 

@@ -10,10 +10,11 @@ and the same seeds for every scheduler (benchmarks/scheduler_real.py).
 from __future__ import annotations
 
 import argparse
+import heapq
 import json
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from openrlhf_ada.core.scheduling import SCHEDULERS, Request, Scheduler, Schedul
 from openrlhf_ada.core.selection import Selection
 from openrlhf_ada.core.speculation import LEAST_CHANCE
 from openrlhf_ada.core.stopping import ExitRule
-from openrlhf_ada.core.types import PromptPool
+from openrlhf_ada.core.types import PromptPool, Sample
 from openrlhf_ada.simulation.forecast import Cluster, Forecast, forecast
 from openrlhf_ada.simulation.virtual_engines import GPU_LIKE, EngineModel, SampleOf, VirtualFleet
 from openrlhf_ada.simulation.workload import SyntheticRollouts
@@ -86,11 +87,16 @@ def simulate(workload: Workload, seeds: Sequence[int], least_chance: float = LEA
     """Means over seeds, and the ratios that the targets are about."""
     cluster = Cluster(NUM_ENGINES, GPU_LIKE, GPU_LIKE.slots)
     results: dict[str, list[Forecast]] = {}
+    work: list[float] = []
+    floor: list[float] = []
     for seed in seeds:
         answer = workload.answer(seed)
         for name in SCHEDULERS:
             step = forecast(balance(), pools(NUM_PROMPTS), answer, name, cluster, least_chance=least_chance)
             results.setdefault(name, []).append(step)
+        # The same pools under every scheduler.
+        work.append(work_seconds(step.samples, answer, cluster))
+        floor.append(floor_seconds(step.samples, cluster))
         results.setdefault("uniform", []).append(forecast(uniform(), pools(NUM_PROMPTS), answer, "rounds", cluster))
     seconds = {name: statistics.mean(step.seconds for step in steps) for name, steps in results.items()}
     stream = results["stream"]
@@ -100,11 +106,11 @@ def simulate(workload: Workload, seeds: Sequence[int], least_chance: float = LEA
         "rollouts_per_prompt": statistics.mean(step.rollouts for step in results["rounds"]) / NUM_PROMPTS,
         "stream_over_rounds": _ratio(results, "stream", "rounds"),
         "waves_over_rounds": _ratio(results, "waves", "rounds"),
-        "stream_over_work": statistics.mean(step.seconds / step.work_seconds for step in stream),
-        "stream_over_floor": statistics.mean(step.seconds / step.floor_seconds for step in stream),
+        "stream_over_work": _mean_ratio(stream, work),
+        "stream_over_floor": _mean_ratio(stream, floor),
         "waste_share": statistics.mean(step.waste_share for step in stream),
         "step_over_grpo": {name: step_ratio(seconds, name) for name in SCHEDULERS},
-        "least_step_over_grpo": step_ratio(seconds | {"work": _mean_work(stream)}, "work"),
+        "least_step_over_grpo": step_ratio(seconds | {"work": statistics.mean(work)}, "work"),
     }
 
 
@@ -112,8 +118,8 @@ def _ratio(results: dict[str, list[Forecast]], one: str, other: str) -> float:
     return statistics.mean(a.seconds / b.seconds for a, b in zip(results[one], results[other], strict=True))
 
 
-def _mean_work(steps: Sequence[Forecast]) -> float:
-    return statistics.mean(step.work_seconds for step in steps)
+def _mean_ratio(steps: Sequence[Forecast], bounds: Sequence[float]) -> float:
+    return statistics.mean(step.seconds / bound for step, bound in zip(steps, bounds, strict=True))
 
 
 def step_ratio(seconds: dict[str, float], name: str) -> float:
@@ -125,6 +131,40 @@ def step_ratio(seconds: dict[str, float], name: str) -> float:
     rounds, grpo = seconds["rounds"], seconds["uniform"]
     training = (rounds - PUBLISHED_RATIO * grpo) / (PUBLISHED_RATIO - 1)
     return (seconds[name] + training) / (grpo + training)
+
+
+def work_seconds(samples: Sequence[Sample], answer: SampleOf, cluster: Cluster) -> float:
+    """Seconds for the same pools if it were known from the start which rollouts are needed."""
+    in_turn = sorted(samples, key=lambda sample: (sample.index, sample.key))
+    return dealt_seconds(in_turn, lambda _: 1, answer, cluster)
+
+
+def dealt_seconds(
+    samples: Sequence[Sample], load: Callable[[Sample], int], answer: SampleOf, cluster: Cluster
+) -> float:
+    """Seconds of sampling these, all known from the start: each is dealt to the engine with the least load so far."""
+    fleet = VirtualFleet(cluster.num_engines, cluster.model, answer)
+    loads = [(0, engine) for engine in range(cluster.num_engines)]
+    shares: list[list[Request]] = [[] for _ in loads]
+    for sample in samples:
+        so_far, engine = heapq.heappop(loads)
+        shares[engine].append(Request(sample.key, sample.index))
+        heapq.heappush(loads, (so_far + load(sample), engine))
+    for engine, requests in enumerate(shares):
+        fleet.submit(engine, requests)
+    left = len(samples)
+    while left:
+        left -= len(fleet.wait())
+    return fleet.now
+
+
+def floor_seconds(samples: Sequence[Sample], cluster: Cluster) -> float:
+    """A lower bound for every schedule of these rollouts: all slots always in use at the engine's best throughput, or
+    the longest rollout alone on an engine."""
+    steps = cluster.model.steps()
+    best = min(seconds / running for running, seconds in enumerate(steps) if running)
+    work = sum(sample.num_tokens for sample in samples) * best / cluster.num_engines
+    return max(work, max(sample.num_tokens for sample in samples) * steps[1])
 
 
 # -- what scheduling itself costs -------------------------------------------------------------------------------------

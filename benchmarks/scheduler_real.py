@@ -18,12 +18,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_ada.cli.train_ppo_ray import parse, quiet
-from openrlhf_ada.core.scheduling import SCHEDULERS, SchedulerName
-from openrlhf_ada.core.types import PromptPool
+from openrlhf_ada.core.scheduling import SCHEDULERS, Request, SchedulerName
+from openrlhf_ada.core.types import PromptPool, Sample
 from openrlhf_ada.demo.model import build_smollm2
 from openrlhf_ada.simulation.forecast import Cluster, forecast
 from openrlhf_ada.simulation.virtual_engines import EngineModel
-from openrlhf_ada.simulation.workload import RecordedRollout, RecordedRollouts, SyntheticRollouts
+from openrlhf_ada.simulation.workload import SyntheticRollouts
 
 CACHE = Path(__file__).parent.parent / ".cache"
 THINGS = (
@@ -105,7 +105,7 @@ def _measure(args: SimpleNamespace, *, repeats: int, calibrates: bool) -> dict[s
     engine = None
     if calibrates:
         engine = Calibrator(generator, kwargs).measure(lambda size, _: _say(f"calibrating: batches of {size}"))
-    adaptive, options = generator.policy, generator.options
+    adaptive, plan, settings = generator.policy, generator.options.plan, generator.settings
     uniform = make_policy(
         resolve(
             replace(args.ada.given, exit="fixed", max_samples=4),
@@ -126,8 +126,8 @@ def _measure(args: SimpleNamespace, *, repeats: int, calibrates: bool) -> dict[s
         # In another order each time, as the machine's mood drifts.
         for name in sorted(cases, key=lambda name: (list(cases).index(name) + repeat) % len(cases)):
             scheduler, generator.policy = cases[name]
-            generator.options = replace(options, scheduler=scheduler)
-            generator.prompts = PromptSource(generator.prompts_dataloader, options.plan, seed=0, num_episodes=99)
+            generator.settings = replace(settings, scheduler=scheduler)
+            generator.prompts = PromptSource(generator.prompts_dataloader, plan, seed=0, num_episodes=99)
             start = time.monotonic()
             batch = generator.generate_samples(**kwargs)[0]
             seconds[name].append(time.monotonic() - start)
@@ -167,10 +167,13 @@ def _results(
 def _predictions(
     engine: EngineModel, args: Any, adaptive: Any, uniform: Any, pools: dict[str, list[PromptPool]], seconds: Any
 ) -> dict[str, Any]:
-    recorded = {
-        pool.key: [RecordedRollout(s.score, s.reward, s.num_tokens) for s in pool.samples] for pool in pools["rounds"]
-    }
-    answer = RecordedRollouts(recorded, positive_above=0.5)
+    recorded = {pool.key: pool.samples for pool in pools["rounds"]}
+
+    def answer(request: Request) -> Sample:
+        """As recorded; beyond that, for rollouts that are only ever sent ahead, as one of the prompt's own."""
+        own = recorded[request.key]
+        return replace(own[request.index % len(own)], index=request.index)
+
     cluster = Cluster(1, engine, speculation=engine.speculation or 0)
     predicted: dict[str, float] = {}
     for name in seconds:

@@ -59,15 +59,13 @@ class LostProcess:
         return "\n".join(lines)
 
 
-def explain(
-    places: Mapping[str, int], node_id: str, log_dir: str, exits: Exits, kills_before: Mapping[str, int]
-) -> list[LostProcess]:
+def explain(node_id: str, log_dir: str, exits: Exits, kills_before: Mapping[str, int]) -> list[LostProcess]:
     """Those of this job, by the time of their end; empty where none is found within a few seconds."""
     end = time.monotonic() + NOTICED_S
     while not (rows := [row for row in actors_of_run() if row.state == DEAD and row.lost]) and time.monotonic() < end:
         time.sleep(0.5)
     return [
-        _explained(row, name_of(row, places), row.node_id == node_id, Path(log_dir), exits, kills_before)
+        _explained(row, name_of(row), row.node_id == node_id, Path(log_dir), exits, kills_before)
         for row in sorted(rows, key=lambda row: row.ended_at)
     ]
 

@@ -31,8 +31,6 @@ class Plan:
     """A step of one method, as means. `weights`: of prompts of RATES; None where they are not enumerated."""
 
     method: str
-    scheduler: str
-    engines: int
     prompts: int
     rollouts: float
     tokens: float
@@ -48,6 +46,11 @@ class Plan:
     def seconds(self) -> float:
         return self.sampling_s + self.training_s + self.fixed_s
 
+    @property
+    def groups_a_minute(self) -> float:
+        """Groups with signal in a minute of steps: what compares steps of different lengths."""
+        return 60.0 * self.prompts * self.signal / self.seconds
+
 
 def show(plans: Sequence[Plan]) -> None:
     from rich.console import Console
@@ -55,29 +58,26 @@ def show(plans: Sequence[Plan]) -> None:
 
     table = Table(box=None, padding=(0, 1, 0, 0))
     table.add_column("--ada_method", no_wrap=True)
-    # What is the same in all lines says nothing.
-    compared = [name for name in ("scheduler", "engines") if len({getattr(plan, name) for plan in plans}) > 1]
     figures = ("prompts", "drawn", "trained", "tokens", "wasted", "signal", "weight", "sampling", "training", "step s")
-    for column in (*compared, *figures):
+    for column in (*figures, "groups/min"):
         table.add_column(column, justify="right", no_wrap=True)
     for plan in plans:
         weights = "" if plan.weights is None else " ".join(f"{weight:.2g}" for weight in plan.weights)
         table.add_row(
-            *(plan.method, *(str(getattr(plan, name)) for name in compared)),
-            *(f"{plan.prompts:,}", f"{plan.rollouts:,.0f}", f"{plan.trained:,.0f}"),
+            *(plan.method, f"{plan.prompts:,}", f"{plan.rollouts:,.0f}", f"{plan.trained:,.0f}"),
             f"{plan.tokens / 1e6:.3g}M" if plan.tokens >= 1e5 else f"{plan.tokens:,.0f}",
             *(f"{plan.wasted:.0%}", f"{plan.signal:.0%}", weights),
             *(f"{seconds:.3g}" for seconds in (plan.sampling_s, plan.training_s, plan.seconds)),
+            f"{plan.groups_a_minute:,.0f}",
         )
     console = Console()
-    console.width = max(console.width, WIDTH + 12 * len(compared))
+    console.width = max(console.width, WIDTH)
     console.print(table)
-    low, high = RATES
     console.print(
         "\nOf one step. drawn, trained: rollouts. wasted: share of the tokens that were not needed. signal: share of "
-        "prompts with both outcomes. weight: how much "
-        f"prompts of pass rate {low} and {high} count beside one of 0.5. step s: with the fixed part. How well a "
-        "policy learns from a step is not simulated, and more signal does not always pay. What is known of that:"
+        f"prompts with both outcomes. weight: how much prompts of pass rate {RATES[0]} and {RATES[1]} count beside "
+        "one of 0.5. step s: with the fixed part. groups/min: groups with signal in a minute. How well a policy "
+        "learns from a step is not simulated, and more signal does not always pay. What is known of that:"
     )
     names = {plan.method for plan in plans}
     for line, of in _EVIDENCE.items():

@@ -41,8 +41,7 @@ from openrlhf_ada.eval.answers import as_text
 from openrlhf_ada.platforms.signals import TerminatedError, status_of
 from openrlhf_ada.reporting.counting import Counting
 from openrlhf_ada.reward.pool import limits_of
-from openrlhf_ada.reward.reward_function import MIXED, NAMED
-from openrlhf_ada.reward.right import default_threshold
+from openrlhf_ada.reward.reward_function import MIXED, NAMED, default_threshold
 
 PROG = "openrlhf-ada prepare-data"
 CHECKED_FILE, DROPPED_FILE = "labels.json", "dropped.jsonl"

@@ -47,10 +47,9 @@ PROBE_S = 10.0
 """Seconds that a node has to say what its processes do."""
 
 
-def name_of(row: ActorRow, places: Mapping[str, int]) -> str:
-    """Such as `policy actor 0`. `places`: in its group, by actor id."""
-    name, _ = ROLES.get(row.class_name, (row.class_name, WORKER))
-    return f"{name} {places[row.id]}" if row.id in places else name
+def name_of(row: ActorRow) -> str:
+    """Such as `policy actor`."""
+    return ROLES.get(row.class_name, (row.class_name, WORKER))[0]
 
 
 def actors_of_run() -> list[ActorRow]:
@@ -59,13 +58,13 @@ def actors_of_run() -> list[ActorRow]:
 
 
 class RunActors:
-    """Looks at all actors of this job again and again. `places`: see `name_of`; filled while actors start.
+    """Looks at all actors of this job again and again.
 
     `node_id`: this machine's, as Ray has it. `logs`: where Ray's workers on it write.
     """
 
-    def __init__(self, places: Mapping[str, int], node_id: str, logs: Path) -> None:
-        self._places, self._node_id, self._logs = places, node_id, logs
+    def __init__(self, node_id: str, logs: Path) -> None:
+        self._node_id, self._logs = node_id, logs
         self._probes: dict[str, Any] = {}
         self._seen: dict[tuple[str, int], Seen] = {}
         self._at = time.monotonic()
@@ -108,15 +107,14 @@ class RunActors:
         self, row: ActorRow, seen: Mapping[tuple[str, int], Seen], seconds: float, held: dict[int, str]
     ) -> Process:
         """`held`: stopped workers of this machine, by pid; the one of this row is taken out."""
-        name, (_, kind) = name_of(row, self._places), ROLES.get(row.class_name, ("", WORKER))
+        name, (_, kind) = name_of(row), ROLES.get(row.class_name, ("", WORKER))
         address = "" if row.node_id == self._node_id else row.address
         if row.state in STARTS:
             # Our classes have the host's name in theirs.
             stopped = next((pid for pid, of_class in held.items() if of_class.endswith(row.class_name)), 0)
             if not held.pop(stopped, ""):
                 return Process(name, kind, 0, STARTING)
-            # Which one of its group it is nobody knows.
-            return Process(name_of(row, {}), kind, stopped, STOPPED, stopped=stopped)
+            return Process(name, kind, stopped, STOPPED, stopped=stopped)
         process = (row.node_id, row.pid)
         if process not in seen:
             return Process(name, kind, row.pid, UNSEEN, address=address)

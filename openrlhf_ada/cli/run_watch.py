@@ -4,7 +4,7 @@ process that was lost."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 from ray.exceptions import RayError
@@ -26,7 +26,7 @@ STOP_S = 30.0
 
 
 class RunWatch(threading.Thread):
-    """Looks at the run's processes; `note` gets the lines for the user. `places`: see `run_actors.name_of`.
+    """Looks at the run's processes; `note` gets the lines for the user.
 
     At the end of its patience it interrupts the main thread, and `verdict` says why.
     """
@@ -34,7 +34,6 @@ class RunWatch(threading.Thread):
     def __init__(
         self,
         settings: Settings,
-        places: Mapping[str, int],
         log_dir: str,
         note: Callable[[str], None],
     ) -> None:
@@ -44,9 +43,9 @@ class RunWatch(threading.Thread):
         self._look_s = min(LOOK_S, settings.silence / 3)
         engine_s = settings.timeout + ENGINE_S
         self._silence = Silence(settings.silence, settings.dead_after, engine_s)
-        self._places, self._log_dir, self._note = places, log_dir, note
+        self._log_dir, self._note = log_dir, note
         self._node_id = ray.get_runtime_context().get_node_id()
-        self._actors = RunActors(places, self._node_id, Path(log_dir))
+        self._actors = RunActors(self._node_id, Path(log_dir))
         self._exits, self._kills = Exits(), kernel_kills()
         self._ended = threading.Event()
         self.verdict = ""
@@ -77,7 +76,7 @@ class RunWatch(threading.Thread):
 
     def lost(self) -> list[LostProcess]:
         """Processes of this run whose death nobody asked for, the first one first. Ray must still be there."""
-        return explain(self._places, self._node_id, self._log_dir, self._exits, self._kills)
+        return explain(self._node_id, self._log_dir, self._exits, self._kills)
 
     def stop(self, *, waits: bool) -> None:
         """A call into Ray after its shutdown would end the whole process. `waits`: False where Ray does not answer."""

@@ -25,8 +25,8 @@ from openrlhf_ada.eval.measures import Answered
 from openrlhf_ada.reporting.counting import Counting
 from openrlhf_ada.reward.extraction import VOTING, answer_name, extracted
 from openrlhf_ada.reward.mixed import label_of
-from openrlhf_ada.reward.names import grades_labels, split_names
-from openrlhf_ada.reward.reward_function import MIXED, file_and_function
+from openrlhf_ada.reward.names import split_names
+from openrlhf_ada.reward.reward_function import MIXED, file_and_function, grades_labels
 from openrlhf_ada.reward.trial import Trials, rows_for
 
 WEIGHTS = ("*.safetensors", "*.bin", "config.json")

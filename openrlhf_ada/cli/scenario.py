@@ -1,92 +1,115 @@
-"""What is simulated: prompts and answers of a recorded run or synthetic ones, engines, and a method's settings."""
+"""What is planned: answers, engines and seconds of training, of a recorded run or made up, and methods' settings."""
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections import defaultdict
+from dataclasses import dataclass, fields, replace
+from itertools import chain
 from pathlib import Path
-from types import MappingProxyType, SimpleNamespace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
 
 from openrlhf_ada.config import program
 from openrlhf_ada.config.choosing import make_chooser
-from openrlhf_ada.config.nearest import did_you_mean
-from openrlhf_ada.config.presets import METHODS, OLD_NAMES
+from openrlhf_ada.config.presets import Flags
 from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.config.settings import Settings, make_policy, resolve
 from openrlhf_ada.core.scheduling import SchedulerName
 from openrlhf_ada.core.types import PromptPool
-from openrlhf_ada.reporting.run_record import read_run
+from openrlhf_ada.reporting.run_record import Run, read_run
 from openrlhf_ada.simulation.forecast import Cluster, Forecast, forecast
-from openrlhf_ada.simulation.virtual_engines import GPU_LIKE, EngineModel, SampleOf
-from openrlhf_ada.simulation.workload import RecordedRollouts, SyntheticRollouts, recorded_steps
+from openrlhf_ada.simulation.step_seconds import ENGINES, PROMPT_TOKENS, STEP_MODELS, StepModel
+from openrlhf_ada.simulation.virtual_engines import GPU_LIKE, EngineModel
+from openrlhf_ada.simulation.workload import SYNTHETIC, SyntheticRollouts
 
 ENGINE_FILE = "engine.json"
 
-SYNTHETIC_ENGINES = 8
+LEARNING_STEPS = 3
+"""Steps of a method that learns from step to step, and last steps of a run whose answers are looked at."""
 
+PRIOR_ROLLOUTS = 2.0
+"""Rollouts that the mean pass rate counts for in a prompt's own."""
 
-@dataclass(frozen=True)
-class Step:
-    """The prompts of one step, as fresh pools, and what they answer."""
-
-    keys: Sequence[int]
-    rows: Sequence[int]
-    answer: SampleOf
-
-    def pools(self) -> list[PromptPool]:
-        return [PromptPool(key, row=row) for key, row in zip(self.keys, self.rows, strict=True)]
+_TIMES = ("ada/kept", "ada/kept_tokens", "ada/step_s", "timing/generation")
+"""What a run's seconds of training are worked out from."""
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """What is simulated. `settings`, `epochs`: those of the run, if it is one."""
+    """Answers, engines, and what a step takes beside sampling. Of a run: settings, prompts and epochs of a step."""
 
-    settings: Settings
-    steps: Sequence[Step]
-    engine: EngineModel
-    num_engines: int
+    answers: SyntheticRollouts
+    cluster: Cluster
+    machine: StepModel
+    settings: Settings | None = None
+    prompts: int = 0
     epochs: int = 1
 
-    @property
-    def prompts(self) -> int:
-        """Of a step."""
-        return len(self.steps[0].keys)
 
-    def cluster(self, num_engines: int) -> Cluster:
-        """So many of the engines."""
-        automatic = self.engine.slots if self.engine.speculation is None else self.engine.speculation
-        own = self.settings.speculation
-        return Cluster(num_engines, self.engine, automatic if own is None else own)
-
-
-def recorded(run_dir: Path, file: Path | None, prompts: int | None, num_steps: int) -> Scenario:
-    """The last steps of a run, or so many prompts of each. `file`: of the engine; None: the run's own."""
+def recorded(run_dir: Path, file: Path | None, num_engines: int | None) -> Scenario:
+    """Of a run in mode seq or est. `file`: of the engine; None: the run's own. Raises ValueError or OSError where the
+    run does not have what it takes."""
     run = read_run(run_dir)
     host = namespace(run.config)
-    settings = host.ada = run_settings(host, run_dir)
+    settings = run_settings(host, run_dir)
     file = file or run_dir / ENGINE_FILE
     if not file.exists():
         command = f"{program.called()} plan --calibrate {run_dir}"
         raise FileNotFoundError(f"no engine was measured ({file}): run `{command}` first")
-    steps: list[Step] = []
-    for one in list(recorded_steps(run))[-num_steps:]:
-        step = one.with_prompts(prompts, host.train.seed) if prompts else one
-        seed, above = host.train.seed, settings.positive_above
-        answer = RecordedRollouts(step.rollouts, positive_above=above, replay=not prompts, seed=seed)
-        steps.append(Step(list(step.rollouts), list(step.rows.values()), answer))
-    return Scenario(settings, steps, read_engine(file), host.vllm.num_engines, host.train.max_epochs)
+    # A measured engine needs no factor.
+    machine = StepModel(sampling=1.0, per_token=_seconds_per_token(run), fixed=0.0)
+    cluster = _cluster(read_engine(file), num_engines or host.vllm.num_engines, settings.speculation)
+    answers = _answers(run, settings.positive_above)
+    return Scenario(answers, cluster, machine, settings, host.rollout.batch_size, host.train.max_epochs)
 
 
-def synthetic(answer: SyntheticRollouts, file: Path | None, prompts: int) -> Scenario:
-    """One step of so many prompts, which answer so. `file`: of the engine; None: one like a GPU's."""
-    given = AdaConfig(mode="seq", wave=8, max_samples=32)
-    settings = resolve(given, n=4, advantage="dr_grpo", batch=prompts)
-    engine = read_engine(file) if file else GPU_LIKE
-    return Scenario(settings, [Step(range(prompts), range(prompts), answer)], engine, SYNTHETIC_ENGINES)
+def synthetic(answers: SyntheticRollouts, machine: str, file: Path | None, num_engines: int | None) -> Scenario:
+    """`machine`: one of STEP_MODELS. `file`: of an engine that was measured, instead of the machine's."""
+    seconds = replace(STEP_MODELS[machine], sampling=1.0) if file else STEP_MODELS[machine]
+    return Scenario(answers, _cluster(read_engine(file) if file else GPU_LIKE, num_engines or ENGINES), seconds)
+
+
+def _cluster(engine: EngineModel, num_engines: int, speculation: int | None = None) -> Cluster:
+    automatic = engine.slots if engine.speculation is None else engine.speculation
+    return Cluster(num_engines, engine, automatic if speculation is None else speculation)
+
+
+def _answers(run: Run, positive_above: float) -> SyntheticRollouts:
+    """Pass rates and lengths of the last steps. Raises ValueError where the run has no record of its rollouts."""
+    outcomes: dict[int, dict[Any, list[bool]]] = defaultdict(lambda: defaultdict(list))
+    tokens: dict[int, list[int]] = defaultdict(list)
+    for sample in run.samples():
+        outcomes[sample["step"]][sample["prompt_id"]].append(sample["metric"] > positive_above)
+        tokens[sample["step"]].append(sample["tokens"])
+    last = sorted(tokens)[-LEARNING_STEPS:]
+    if not last:
+        raise ValueError(f"{run.run_dir} has no record of single rollouts: it was not made with --ada_mode seq or est")
+    visits = [visit for step in last for visit in outcomes[step].values()]
+    mean = float(np.mean([*chain.from_iterable(visits)]))
+    rates = tuple((sum(visit) + PRIOR_ROLLOUTS * mean) / (len(visit) + PRIOR_ROLLOUTS) for visit in visits)
+    lengths = np.maximum([*chain.from_iterable(tokens[step] for step in last)], 1)
+    return replace(
+        SYNTHETIC,
+        rates=rates,
+        median=float(np.median(lengths)),
+        spread=float(np.log(lengths).std()),
+        longest=int(lengths.max()),
+    )
+
+
+def _seconds_per_token(run: Run) -> float:
+    """Seconds of a run's steps outside sampling, for each trained token. Raises ValueError where none was recorded."""
+    rows = [row for row in run.steps if all(row.get(name) is not None for name in _TIMES)]
+    tokens = sum(row["ada/kept_tokens"] + row["ada/kept"] * PROMPT_TOKENS for row in rows)
+    if not tokens:
+        raise ValueError(
+            f"{run.run_dir} has no finished step of --ada_mode seq or est. Name a run that has one, or give pass "
+            "rates by --beta"
+        )
+    return sum(row["ada/step_s"] - row["timing/generation"] for row in rows) / tokens
 
 
 def run_settings(host: SimpleNamespace, run_dir: Path) -> Settings:
@@ -116,79 +139,29 @@ def namespace(flags: Any) -> Any:
     return flags
 
 
-def steps_of(
-    scenario: Scenario, settings: Settings, scheduler: SchedulerName, num_engines: int, num_steps: int
-) -> list[Forecast]:
-    """The scenario's steps under these settings; `num_steps` steps of synthetic prompts where the policy learns.
-
-    Raises ValueError for settings whose pass rates come from a critic.
-    """
-    if settings.reads_critic:
-        raise ValueError("pass rates come from a critic, which is not simulated: leave `recorded` out of --methods")
-    first, cluster = scenario.steps[0].answer, scenario.cluster(num_engines)
-    if settings.remembers and isinstance(first, SyntheticRollouts):
-        return list(_learning(settings, scheduler, cluster, first, len(scenario.steps[0].keys), num_steps))
-    policy, skips = make_policy(settings), settings.skips_zeros
-    return [forecast(policy, s.pools(), s.answer, scheduler, cluster, skips_zeros=skips) for s in scenario.steps]
-
-
-def _learning(
-    settings: Settings, scheduler: SchedulerName, cluster: Cluster, prompts: SyntheticRollouts, size: int, steps: int
-) -> Iterator[Forecast]:
-    """Steps of `size` prompts of a method that remembers. There are --ada_candidates times as many made-up ones."""
-    policy = make_policy(settings)
-    chooser = make_chooser(settings, policy, settings.candidates * size, seed=0)
-    for step in range(steps):
-        rows = {step * size + i: choice.row for i, choice in enumerate(chooser.take(size))}
-        pools = [PromptPool(key, row=row) for key, row in rows.items()]
-        answer = lambda request, rows=rows: prompts.visit(request, rows[request.key])  # noqa: E731
-        yield forecast(policy, pools, answer, scheduler, cluster, skips_zeros=settings.skips_zeros)
-        chooser.end_step(pools)
-
-
-def method_settings(name: str, prompts: int) -> Settings:
-    """Of --ada_method, for steps of so many prompts. Mode `off` becomes a fixed number of rollouts, all trained.
-
-    Raises ValueError for a method whose pass rates come from a critic.
-    """
-    flags = METHODS[name].flags
+def method_settings(flags: Flags, prompts: int) -> Settings:
+    """Of a method's flags, for steps of so many prompts. Mode `off` becomes a fixed number of rollouts, all kept."""
     n, estimator = flags["rollout.n_samples_per_prompt"], flags["algo.advantage.estimator"]
     ours = {flag.removeprefix("ada."): value for flag, value in flags.items() if flag.startswith("ada.")}
     if ours["mode"] == "off":
         ours = {"mode": "seq", "exit": "fixed", "max_samples": n, "select": "all"}
-    settings = resolve(AdaConfig(**ours), n=n, advantage=estimator, batch=prompts)
-    if settings.reads_critic:
-        raise ValueError(f"{name}: its pass rates come from a critic, which is not simulated")
-    return settings
+    return resolve(AdaConfig(**ours), n=n, advantage=estimator, batch=prompts)
 
 
-# -- flags ------------------------------------------------------------------------------------------------------
+def steps_of(scenario: Scenario, settings: Settings, prompts: int) -> list[Forecast]:
+    """Steps of so many prompts under these settings: one, or LEARNING_STEPS where the policy learns.
 
-
-def at_least(least: int) -> Callable[[str], int]:
-    """For argparse: a whole number that is not below `least`."""
-
-    def parse(text: str) -> int:
-        if not text.isdecimal() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"{text}: expected a whole number of at least {least}")
-        return int(text)
-
-    return parse
-
-
-def names_of(known: Collection[str], refused: Mapping[str, str] = MappingProxyType({})) -> Callable[[str], list[str]]:
-    """For argparse: names of these, with commas between them. `refused`: why others cannot be named."""
-
-    def parse(text: str) -> list[str]:
-        given = text.split(",")
-        names = [OLD_NAMES.get(name, name) for name in given]
-        for old in (name for name in given if name in OLD_NAMES):
-            print(f"{old} is now called {OLD_NAMES[old]}; the old name goes with the next version", file=sys.stderr)
-        unknown = [name for name in names if name not in known]
-        if unknown:
-            why = refused.get(unknown[0], "is unknown")
-            hint = did_you_mean(unknown[0], known)
-            raise argparse.ArgumentTypeError(f"{unknown[0]} {why}: expected some of {', '.join(known)}.{hint}")
-        return names
-
-    return parse
+    There are --ada_candidates times as many prompts.
+    """
+    policy = make_policy(settings)
+    chooser = make_chooser(settings, policy, settings.candidates * prompts, seed=0)
+    found: list[Forecast] = []
+    for step in range(LEARNING_STEPS if settings.remembers else 1):
+        rows = {step * prompts + i: choice.row for i, choice in enumerate(chooser.take(prompts))}
+        pools = [PromptPool(key, row=row) for key, row in rows.items()]
+        answer = lambda request, rows=rows: scenario.answers.visit(request, rows[request.key])  # noqa: E731
+        scheduler = cast("SchedulerName", settings.scheduler)
+        skips = settings.skips_zeros
+        found.append(forecast(policy, pools, answer, scheduler, scenario.cluster, skips_zeros=skips))
+        chooser.end_step(pools)
+    return found

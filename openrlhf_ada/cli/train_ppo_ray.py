@@ -281,14 +281,13 @@ def _train(args: SimpleNamespace, view: ProgressView, session: Session) -> None:
 
     note = _noting(view)
     args.ada_events = Queue(actor_options=on_this_node(takes_cpu=False))
-    places: dict[str, int] = {}
-    watch = RunWatch(args.ada, places, session.log_dir, note)
+    watch = RunWatch(args.ada, session.log_dir, note)
     reader = EventReader(args.ada_events, view, watch.note_progress)
     reader.start()
     watch.start()
     try:
         with watched_starts(args.vllm.num_engines or 0, note):
-            train(args, places, note)
+            train(args, note)
     except KeyboardInterrupt:
         if watch.verdict and not session.head.verdict:
             raise RunLostError(watch.verdict) from None

@@ -96,9 +96,7 @@ VERBS = {
     ),
     "report": Verb("write the page of a run, or of several beside each other", "report", needs=("plotly", "yaml")),
     "methods": Verb("list the methods of --ada_method, or show one: what it sets, and from where", "methods"),
-    "plan": Verb(
-        "estimate what a step of each method takes and gives, and recommend one for a budget", "plan", needs=("rich",)
-    ),
+    "plan": Verb("estimate what a step of each method takes and gives", "plan", needs=("rich",)),
 }
 
 

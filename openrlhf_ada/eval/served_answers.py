@@ -12,9 +12,8 @@ from openrlhf_ada.core.scheduling import rollout_seed
 from openrlhf_ada.eval.answers import Asked, Sampled, as_text
 from openrlhf_ada.eval.openai_server import NoReplyError, OpenAIServer, Reply, ServerError
 from openrlhf_ada.reward.grade import NoScoreError
-from openrlhf_ada.reward.mixed import reward_func
 from openrlhf_ada.reward.returned import score_of
-from openrlhf_ada.reward.reward_function import MIXED, Grading, PooledReward, path_of
+from openrlhf_ada.reward.reward_function import Grading, PooledReward, grader_of, grades_labels
 
 GIVE_UP_AFTER = 20
 """Answers in a row without a reply, after which a server counts as lost."""
@@ -25,20 +24,20 @@ class Grader:
     manager.
 
     Args:
-        reward: a name of NAMED or MIXED, a file, or URLs separated by commas.
+        reward: a grader of labels, a file, or URLs separated by commas.
         timeout_s: limit for rewards that are not ours.
     """
 
     def __init__(self, reward: str, grading: Grading, timeout_s: float) -> None:
         self._timeout_s = timeout_s
         self._reward: Any = None
-        if reward == MIXED:
-            function: Any = reward_func
+        if grades_labels(reward):
+            function: Any = PooledReward(grader_of(reward))
         else:
             # It imports all of OpenRLHF, which takes many seconds.
             from openrlhf_ada.host.rewards import HostReward
 
-            self._reward = HostReward([path_of(part) for part in reward.split(",")])
+            self._reward = HostReward(reward.split(","))
             function = self._reward.function
         self._pool = function if isinstance(function, PooledReward) else None
         if self._pool is not None:

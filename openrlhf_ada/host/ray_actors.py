@@ -1,13 +1,9 @@
-"""Ray's table of a job's actors: which process each has, and of what it died. Also which place it has in its group."""
+"""Ray's table of a job's actors: which process each has, and of what it died."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
-
-from openrlhf_ada.host.classes import substituted
 
 ENGINE, UP, RESTARTS = "RolloutRayActor", "ALIVE", "RESTARTING"
 STARTS = ("DEPENDENCIES_UNREADY", "PENDING_CREATION", RESTARTS)
@@ -24,7 +20,6 @@ class ActorRow:
     `ended_at`: in the order of Ray's clock.
     """
 
-    id: str
     class_name: str
     node_id: str
     address: str
@@ -44,7 +39,7 @@ def job_actors() -> list[ActorRow]:
     from ray._private import state
 
     job = ray.JobID.from_hex(ray.get_runtime_context().get_job_id())
-    return [_row(actor_id, entry) for actor_id, entry in state.actors(job_id=job).items()]
+    return [_row(entry) for entry in state.actors(job_id=job).values()]
 
 
 def num_engines_up() -> int:
@@ -56,10 +51,9 @@ def num_engines_up() -> int:
     return sum(row.class_name == ENGINE and row.state == UP for row in job_actors())
 
 
-def _row(actor_id: str, entry: dict[str, Any]) -> ActorRow:
+def _row(entry: dict[str, Any]) -> ActorRow:
     address = entry["Address"]
     return ActorRow(
-        actor_id,
         entry["ActorClassName"],
         address["NodeID"],
         address["IPAddress"],
@@ -85,31 +79,3 @@ def _lost(cause: Any) -> str:
         if died.DESCRIPTOR.fields_by_name["reason"].enum_type.values[died.reason].name in LOST
         else ""
     )
-
-
-@contextmanager
-def noted_places(places: dict[str, int]) -> Iterator[None]:
-    """Within the block, in which OpenRLHF starts actors, note which place in its group each has, by its id.
-
-    Ray's table has no order, and OpenRLHF's functions keep the groups to themselves.
-    Contract: test_ray_actors.test_groups_and_engines_are_started_by_these_names
-    """
-    from openrlhf.cli import train_ppo_ray
-
-    def note(handles: Any) -> None:
-        places.update({handle._actor_id.hex(): place for place, handle in enumerate(handles)})
-
-    start_group, start_engines = train_ppo_ray.RayActorGroup, train_ppo_ray.create_vllm_engines
-
-    def group(*args: Any, **kwargs: Any) -> Any:
-        started = start_group(*args, **kwargs)
-        note(started._actor_handlers)
-        return started
-
-    def engines(*args: Any, **kwargs: Any) -> Any:
-        started = start_engines(*args, **kwargs)
-        note(started)
-        return started
-
-    with substituted(train_ppo_ray, RayActorGroup=group, create_vllm_engines=engines):
-        yield

@@ -27,11 +27,6 @@ def reward_func(queries: list[str], prompts: list[str], labels: list[str], **kwa
     """
     import torch
 
-    if not len(queries) == len(prompts) == len(labels):
-        raise ValueError(
-            f"reward_func got {len(queries)} queries, {len(prompts)} prompts and {len(labels)} labels, "
-            f"expected as many of each"
-        )
     scores = [
         grade(response_of(query, prompt), label).score
         for query, prompt, label in zip(queries, prompts, labels, strict=True)

@@ -1,6 +1,6 @@
-"""Reward for a list of rewards, and for a function (`--reward.remote_url math,style.py:grade`).
+"""The reward file of named graders, of functions (FILE.py:NAME) and of several rewards.
 
-Engines load this file, and tell it what the list names with `configure`.
+Engines load this file, and tell it what `--reward.remote_url` names with `configure`.
 """
 
 from openrlhf_ada.reward.weighted_sum import CombinedReward

@@ -39,22 +39,29 @@ class Grade:
     forgeable: bool = False
 
 
-_label_callbacks: list[Callable[[], object]] = []
-_time_callbacks: list[Callable[[float], object]] = []
+_listeners: list[Callable[[float | None], object]] = []
 _preparations: list[Callable[[], object]] = []
 
 
-def tell_when_label_is_readable(tell: Callable[[], object]) -> None:
-    """A grading process calls this once: `tell` passes on what the grader says with `label_is_readable`."""
-    _label_callbacks[:] = [tell]
+def listen(tell: Callable[[float | None], object]) -> None:
+    """A grading process calls this once. `tell` gets None when the grader says `label_is_readable`, and the seconds
+    when it says `may_take`."""
+    _listeners[:] = [tell]
 
 
 def label_is_readable() -> None:
     """A grader may say, before it evaluates a response, that it has read the label. From then on a response that
     exceeds a limit of time, memory or recursion is a wrong answer: otherwise it would have no score, and a policy
     could escape a zero by answers that are costly to grade."""
-    for tell in _label_callbacks:
-        tell()
+    for tell in _listeners:
+        tell(None)
+
+
+def may_take(seconds: float) -> None:
+    """A grader may say that the answer that it grades may take so many seconds in all instead of the usual limit: its
+    label has many tests."""
+    for tell in _listeners:
+        tell(seconds)
 
 
 def before_first_answer(action: Callable[[], object]) -> Callable[[], object]:
@@ -68,18 +75,6 @@ def prepare() -> None:
     """Do what the modules of graders have asked for."""
     for action in _preparations:
         action()
-
-
-def ask_for_time_with(ask: Callable[[float], object]) -> None:
-    """A grading process calls this once: `ask` passes on what the grader says with `may_take`."""
-    _time_callbacks[:] = [ask]
-
-
-def may_take(seconds: float) -> None:
-    """A grader may say, while it grades an answer, that this answer may take so many seconds in all instead of the
-    usual limit: its label has many tests."""
-    for ask in _time_callbacks:
-        ask(seconds)
 
 
 Grader = Callable[[str, Any], Grade]

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from openrlhf_ada.reward.grade import Grade, Grader, UnusableLabelError
-from openrlhf_ada.reward.reward_function import GRADERS, file_and_function, pooled
+from openrlhf_ada.reward.reward_function import GRADERS, file_and_function
 from openrlhf_ada.reward.worker import load_grader
 
 _BEGINS = '{"reward": "'
@@ -50,6 +50,3 @@ def _grader(name: str) -> Grader:
     if name not in GRADERS:
         raise UnusableLabelError(f"there is no grader {name!r}: expected {', '.join(GRADERS)} or FILE.py:NAME")
     return pkgutil.resolve_name(GRADERS[name])
-
-
-reward_func = pooled("openrlhf_ada.reward.mixed:grade")

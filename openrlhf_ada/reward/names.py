@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ast
+import symtable
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -19,11 +19,6 @@ def split_names(value: str | Sequence[str] | None) -> list[str]:
     """The rewards of a list with commas, or of what the host has made of one."""
     parts = value.split(",") if isinstance(value, str) else value or ()
     return [part.strip() for part in parts]
-
-
-def grades_labels(name: str) -> bool:
-    """Is it a grader of (response, label): one of ours, FILE.py:NAME, or the one that a row names?"""
-    return name in (*NAMED, MIXED) or file_and_function(name) is not None
 
 
 def check_rewards(value: str | None, flag: str) -> None:
@@ -94,10 +89,10 @@ def check_python_file(flag: str, value: str, name: str) -> None:
         raise ConfigError(flag, value, "there is no such file", f"Give a Python file that defines {name}")
     try:
         with readable(flag, value):
-            tree = ast.parse(path.read_text(encoding="utf-8"), filename=value)
+            table = symtable.symtable(path.read_text(encoding="utf-8"), value, "exec")
     except (SyntaxError, ValueError) as error:  # ValueError: not UTF-8, or null bytes in older Pythons
         raise ConfigError(flag, value, f"it is not valid Python ({error})", "Fix the file") from error
-    defined = _top_level_names(tree)
+    defined = {one.get_name() for one in table.get_symbols() if one.is_assigned() or one.is_imported()}
     if name not in defined:
         remedy = f"Define {name} at the top level of the file (see the README)"
         near = _nearest(name, defined)
@@ -111,15 +106,3 @@ def readable(flag: str, value: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise ConfigError(flag, value, f"it cannot be read ({error.strerror})", "Check its permissions") from error
-
-
-def _top_level_names(tree: ast.Module) -> set[str]:
-    names: set[str] = set()
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            names.add(node.name)
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            names.update(alias.asname or alias.name for alias in node.names)
-        elif isinstance(node, ast.Assign):
-            names.update(target.id for target in node.targets if isinstance(target, ast.Name))
-    return names

@@ -12,6 +12,7 @@ import os
 import queue
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -19,13 +20,13 @@ import time
 import weakref
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from multiprocessing.connection import Connection
 from typing import Any
 
 from openrlhf_ada.config.run_flags import imports_of
 from openrlhf_ada.config.schema import AdaConfig
-from openrlhf_ada.reward.channel import LONGEST_REPLY, Channel, ChannelError
 from openrlhf_ada.reward.grade import CodeRules, TimedGrade
-from openrlhf_ada.reward.worker import LABEL_IS_READABLE, MAY_TAKE
+from openrlhf_ada.reward.worker import MAY_TAKE
 
 START_S = 120.0
 """Seconds that a process has to import its grader. Many start at once when a run begins, some from slow disks."""
@@ -34,6 +35,9 @@ END_S = 1.0
 """Seconds that a process has to end after it has closed its socket."""
 
 MOST_WORKERS = 8
+
+LONGEST_REPLY = 1 << 20
+"""Bytes. Replies are short; a longer one comes from a broken process."""
 
 
 class GraderError(RuntimeError):
@@ -153,7 +157,7 @@ class _Worker:
     def __init__(self, grader: str, limits: GradingLimits) -> None:
         self._grader = grader
         self._limits = limits
-        self._channel: Channel | None = None
+        self._channel: Connection | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._ready = False
         self._label_is_readable = False
@@ -165,6 +169,10 @@ class _Worker:
         if self._process is not None:
             return ""
         ours, theirs = socket.socketpair()
+        # For a process that is stopped while it takes a message, or sends one.
+        limit = struct.pack("ll", int(self._limits.seconds), int(self._limits.seconds % 1 * 1e6) + 1)
+        for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+            ours.setsockopt(socket.SOL_SOCKET, option, limit)
         arguments = [str(theirs.fileno()), self._grader, json.dumps(asdict(self._limits))]
         # The grader also finds modules in paths that were added to this process's sys.path.
         path = os.pathsep.join(part for part in sys.path if part)
@@ -183,7 +191,7 @@ class _Worker:
             return f"its process cannot be started ({error.strerror})"
         finally:
             theirs.close()
-        self._channel = Channel(ours)
+        self._channel = Connection(ours.detach())
         return ""
 
     def make_ready(self) -> None:
@@ -214,28 +222,23 @@ class _Worker:
         start, self._seconds = time.monotonic(), seconds
         try:
             if message is not None:
-                self._channel.send(message, seconds)
-            return self._reply(self._channel, start)
-        except TimeoutError:
-            return _too_slow(self._seconds)
-        except ValueError:
-            return "its process sent something that is no grade"
-        except ChannelError:
-            return self._exit_reason()
-
-    def _reply(self, channel: Channel, start: float) -> Any:
-        """What it sends after it may have said that the label is readable, and that it needs longer."""
-        while True:
-            left = start + self._seconds - time.monotonic()
-            reply = channel.receive(max(left, 0.001), LONGEST_REPLY)
-            if reply == LABEL_IS_READABLE:
+                self._channel.send_bytes(message)
+            while self._channel.poll(max(start + self._seconds - time.monotonic(), 0.001)):
+                reply = json.loads(self._channel.recv_bytes(LONGEST_REPLY))
+                if not isinstance(reply, dict) or MAY_TAKE not in reply:
+                    return reply
+                if reply[MAY_TAKE] is not None:
+                    self._seconds = float(reply[MAY_TAKE])
+                    continue
                 # The answer has the whole limit, however long its label took: a busy machine must not make it wrong.
                 self._label_is_readable, start = True, time.monotonic()
-                continue
-            message = json.loads(reply)
-            if not isinstance(message, dict) or MAY_TAKE not in message:
-                return message
-            self._seconds = float(message[MAY_TAKE])
+        except ValueError:
+            return "its process sent something that is no grade"
+        except BlockingIOError:
+            pass
+        except (EOFError, OSError):
+            return self._exit_reason()
+        return _too_slow(self._seconds)
 
     def _exit_reason(self) -> str:
         if self._process is None:
@@ -247,7 +250,7 @@ class _Worker:
         return f"its process was killed ({signal.Signals(-code).name})" if code < 0 else f"its process ended ({code})"
 
     def kill(self) -> None:
-        """Kill it and all processes that it has started. Whoever waits for its reply gets a ChannelError."""
+        """Kill it and all processes that it has started. Whoever waits for its reply sees its end."""
         if self._process is None:
             return
         with suppress(ProcessLookupError):

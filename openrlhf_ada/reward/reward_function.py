@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from openrlhf_ada.config.defaults import FULL_MARKS
 from openrlhf_ada.reward.grade import NoScoreError, TimedGrade
 from openrlhf_ada.reward.pool import GraderPool, GradingLimits
 from openrlhf_ada.reward.shaping import Shaping
@@ -26,10 +27,12 @@ RIGHT_OR_WRONG = ("arithmetic", "code", "math")
 """Those that give no partial credit (`code`: without --ada_code_partial)."""
 
 MIXED = "mixed"
-"""The reward file for labels that name their grader: see `mixed`."""
+"""For labels that name their grader: see `mixed`."""
 
-COMBINED = "combined"
-"""The reward file of several rewards, or of one function: see `combined`."""
+ARITHMETIC = Path(__file__).resolve().with_name("arithmetic.py")
+"""Needs no process of its own."""
+COMBINED = ARITHMETIC.with_name("combined.py")
+"""Of all other graders, and of several rewards."""
 
 _END = re.compile(
     r"(?:\s*(?:<\|[a-z_]{1,30}\|>|</s>|<eos>|<pad>|<end_of_turn>|<\uff5cend\u2581of\u2581sentence\uff5c>))+\s*$"
@@ -41,17 +44,16 @@ def grader_of(name: str) -> str:
     return f"openrlhf_ada.reward.{MIXED}:grade" if name == MIXED else GRADERS.get(name, name)
 
 
-def path_of(name: str) -> str:
-    """The file behind a name of NAMED, on this machine; anything else as it is: a file or a URL."""
-    ours = (*NAMED, MIXED, COMBINED)
-    return str(Path(__file__).with_name(f"{name}.py")) if name in ours else name
-
-
 def name_of(reward: str) -> str:
-    """The name of NAMED whose file this is; anything else as it is."""
-    path = Path(reward)
-    is_ours = path.stem in NAMED and path.resolve() == Path(path_of(path.stem)).resolve()
-    return path.stem if is_ours else reward
+    """ "arithmetic" for the path of its file, which OpenRLHF can load; anything else as it is."""
+    return "arithmetic" if Path(reward).resolve() == ARITHMETIC else reward
+
+
+def default_threshold(reward: str) -> float | None:
+    """A training sample is positive if its score is greater: only full marks are a right answer, and a grader may give
+    partial credit. None for rewards that are not ours, whose scale is not known here. `reward`: the first one of
+    --reward.remote_url."""
+    return FULL_MARKS if reward in (*NAMED, MIXED) else None
 
 
 def is_url(name: str) -> bool:
@@ -64,12 +66,18 @@ def file_and_function(name: str) -> tuple[str, str] | None:
     return (file, function) if file.endswith(".py") and function.isidentifier() else None
 
 
+def grades_labels(name: str) -> bool:
+    """Is it a grader of (response, label): one of ours, FILE.py:NAME, or the one that a row names?"""
+    return name in (*NAMED, MIXED) or file_and_function(name) is not None
+
+
 def reward_files(names: Sequence[str]) -> list[str]:
-    """What the host's executor loads for these rewards, on this machine: one file, or URLs."""
-    is_plain = len(names) == 1 and file_and_function(names[0]) is None
-    if is_plain or all(map(is_url, names)):
-        return [path_of(name) for name in names]
-    return [path_of(COMBINED)]
+    """What OpenRLHF's executor loads for these rewards, on this machine: one file, or URLs."""
+    if all(map(is_url, names)):
+        return list(names)
+    if list(names) == ["arithmetic"]:
+        return [str(ARITHMETIC)]
+    return list(names) if len(names) == 1 and not grades_labels(names[0]) else [str(COMBINED)]
 
 
 def response_of(query: str, prompt: str) -> str:

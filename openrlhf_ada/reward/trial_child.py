@@ -8,19 +8,17 @@ loading went ("raised", with the cause, or nothing), then for each row a score a
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
 import os
 import sys
 import traceback
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 from openrlhf_ada.config.visible import as_told
 from openrlhf_ada.reward.returned import score_of
 from openrlhf_ada.reward.reward_function import file_and_function, is_url
-from openrlhf_ada.reward.worker import valid_score
+from openrlhf_ada.reward.worker import load_file, valid_score
 
 Ask = Callable[[str, str, Any], tuple[float | None, str]]
 """(prompt, answer, label) -> (the score, "") or (None, why there is none)."""
@@ -65,20 +63,10 @@ def told(error: BaseException, name: str) -> str:
 def asked_of(name: str) -> Ask:
     """A file with `reward_func`, or a grader in one; raises what the file raises."""
     named = file_and_function(name)
-    module = _loaded(named[0] if named else name)
+    module = load_file(named[0] if named else name)
     if named is None:
         return lambda prompt, answer, label: score_of(module.reward_func([prompt + answer], [prompt], [label]))
     return lambda prompt, answer, label: (valid_score(getattr(module, named[1])(answer, label)), "")
-
-
-def _loaded(file: str) -> ModuleType:
-    """As OpenRLHF loads it, without sys.modules."""
-    spec = importlib.util.spec_from_file_location("reward_func", file)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{file} is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def asked_at(url: str) -> Ask:

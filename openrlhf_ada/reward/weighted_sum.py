@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,17 +9,19 @@ from typing import Any
 
 from openrlhf_ada.reward.grade import NoScoreError
 from openrlhf_ada.reward.mixed import named_label
+from openrlhf_ada.reward.returned import score_in
 from openrlhf_ada.reward.reward_function import (
     MIXED,
-    NAMED,
     Grading,
     PooledReward,
     file_and_function,
     grader_of,
+    grades_labels,
     response_of,
     strip_end_tokens,
 )
 from openrlhf_ada.reward.shaping import Shaping
+from openrlhf_ada.reward.worker import load_file
 
 LOGGED_AS = "reward_"
 """Beginning of the names under which the host logs each of several rewards, as means over the trained samples."""
@@ -39,7 +40,7 @@ class CombinedReward:
     def __init__(self) -> None:
         self._names: Sequence[str] = ()
         self._weights: Sequence[float] = ()
-        self._parts: list[Part] = []
+        self.parts: list[Part] = []
         self._shaping = Shaping()
 
     def configure(self, names: Sequence[str], grading: Grading) -> None:
@@ -50,7 +51,7 @@ class CombinedReward:
             raise ValueError(f"{len(names)} rewards have {len(self._weights)} weights")
         self._shaping = grading.shaping
         # Shaping is added once, to the sum.
-        self._parts = [load_reward(name, replace(grading, shaping=Shaping())) for name in names]
+        self.parts = [load_reward(name, replace(grading, shaping=Shaping())) for name in names]
 
     def __call__(
         self, queries: Sequence[str], prompts: Sequence[str], labels: Sequence[Any], **kwargs: Any
@@ -61,7 +62,7 @@ class CombinedReward:
         own = [named[1] if (named := named_label(label)) else label for label in labels]
         results = [
             part(queries, prompts, labels if name == MIXED or MIXED not in self._names else own)
-            for part, name in zip(self._parts, self._names, strict=True)
+            for part, name in zip(self.parts, self._names, strict=True)
         ]
         numbers = [_number(result, "rewards", name) for result, name in zip(results, self._names, strict=True)]
         first = results[0]
@@ -81,8 +82,7 @@ class CombinedReward:
 
 def load_reward(name: str, grading: Grading) -> Part:
     """A reward by its name, FILE.py:NAME or file, ready to be called. Raises what the file raises."""
-    is_grader = name in (*NAMED, MIXED) or file_and_function(name) is not None
-    part: Any = PooledReward(grader_of(name)) if is_grader else _function_of_file(name)
+    part: Any = PooledReward(grader_of(name)) if grades_labels(name) else load_file(name).reward_func
     if isinstance(part, PooledReward):
         part.configure(grading)
         part.start()
@@ -95,20 +95,9 @@ def short_name(name: str) -> str:
     return Path(name).stem if named is None else f"{Path(named[0]).stem}_{named[1]}"
 
 
-def _function_of_file(path: str) -> Part:
-    spec = importlib.util.spec_from_file_location("reward_func", path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{path} is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.reward_func
-
-
 def _number(result: dict[str, Any], key: str, name: str) -> float:
     """The one number of the one answer."""
-    import torch
-
-    values = torch.as_tensor(result[key], dtype=torch.float64).flatten()
-    if values.numel() != 1 or not bool(torch.isfinite(values).all()):
-        raise NoScoreError(f"the reward {name} gave {values.tolist()} as {key}, expected one finite number")
-    return float(values[0])
+    number, cause = score_in(result[key], key)
+    if number is None:
+        raise NoScoreError(f"the reward {name}: {cause}")
+    return number

@@ -1,7 +1,7 @@
 """A process that grades: `python -m openrlhf_ada.reward.worker <descriptor> <grader> <limits as JSON>`.
 
 It reads (response, label) as JSON and answers with a grade as JSON, one at a time, until its parent closes the socket
-or dies. Before the grade it may send LABEL_IS_READABLE, and {"may_take": seconds}. Nothing is pickled.
+or dies. Before the grade it may send {"may_take": seconds}, null when the label has been read. Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -13,94 +13,88 @@ import os
 import pkgutil
 import resource
 import signal
-import socket
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from types import ModuleType
 from typing import Any
 
-from openrlhf_ada.reward.channel import Channel, ChannelError
 from openrlhf_ada.reward.grade import (
     CODE_RULES_VARIABLE,
     SECONDS_VARIABLE,
     Grade,
     Grader,
     UnusableLabelError,
-    ask_for_time_with,
+    listen,
     prepare,
-    tell_when_label_is_readable,
 )
 
-LABEL_IS_READABLE = b'"readable"'
-"""What the parent is told as soon as the grader has read the label."""
-
 MAY_TAKE = "may_take"
-"""The key of a message to the parent: seconds that this answer may take in all."""
+"""The key of a message to the parent: seconds that this answer may take in all; None when its label has been read."""
 
 LONGEST_CAUSE = 500
 """Characters."""
 
 
+def load_file(path: str) -> ModuleType:
+    """As OpenRLHF loads it, without sys.modules. Raises what the file raises."""
+    spec = importlib.util.spec_from_file_location("reward_func", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def load_grader(name: str) -> Grader:
     """`package.module:function`, or `path/to/file.py:function`. Raises ImportError, AttributeError or OSError."""
     place, _, function = name.rpartition(":")
-    if not place.endswith(".py"):
-        return pkgutil.resolve_name(name)
-    spec = importlib.util.spec_from_file_location("grader", place)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{place} is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return getattr(module, function)
+    return getattr(load_file(place), function) if place.endswith(".py") else pkgutil.resolve_name(name)
 
 
 def main(arguments: list[str]) -> int:
     descriptor, name, limits = arguments[0], arguments[1], json.loads(arguments[2])
     os.environ[SECONDS_VARIABLE] = str(limits["seconds"])
     os.environ[CODE_RULES_VARIABLE] = json.dumps(limits["code"])
-    channel = Channel(socket.socket(fileno=int(descriptor)))
+    parent = Connection(int(descriptor))
     # Ctrl-C reaches the whole terminal; this process ends with its parent.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         grader = load_grader(name)
         prepare()
     except Exception as error:  # noqa: BLE001 - the parent raises it
-        channel.send(json.dumps({"error": f"{type(error).__name__}: {error}"}).encode())
+        parent.send_bytes(json.dumps({"error": f"{type(error).__name__}: {error}"}).encode())
         return 1
     limit_memory(limits["memory_mib"])
-    progress = Progress(channel)
-    tell_when_label_is_readable(progress.report_readable_label)
-    ask_for_time_with(progress.ask_for)
-    channel.send(b'{"error": ""}')
-    while True:
-        try:
-            message = channel.receive()
-        except ChannelError:
-            return 0
-        # As long for the label.
-        limit_cpu(2 * limits["seconds"])
-        progress.label_is_readable = False
-        try:
-            channel.send(json.dumps(answer(grader, message, progress)).encode())
-        except ChannelError:
-            # Nobody is there to be told.
-            return 0
+    progress = Progress(parent)
+    listen(progress.tell)
+    # When the parent is gone, nobody is there to be told.
+    with suppress(EOFError, OSError):
+        parent.send_bytes(b'{"error": ""}')
+        while True:
+            message = parent.recv_bytes()
+            # As long for the label.
+            limit_cpu(2 * limits["seconds"])
+            progress.label_is_readable = False
+            parent.send_bytes(json.dumps(answer(grader, message, progress)).encode())
+    return 0
 
 
 @dataclass(slots=True)
 class Progress:
     """What the grader has said of the label of the answer that it grades now."""
 
-    channel: Channel
+    parent: Connection
     label_is_readable: bool = False
 
-    def report_readable_label(self) -> None:
-        self.label_is_readable = True
-        self.channel.send(LABEL_IS_READABLE)
-
-    def ask_for(self, seconds: float) -> None:
-        limit_cpu(seconds)
-        self.channel.send(json.dumps({MAY_TAKE: seconds}).encode())
+    def tell(self, seconds: float | None) -> None:
+        if seconds is None:
+            self.label_is_readable = True
+        else:
+            limit_cpu(seconds)
+        self.parent.send_bytes(json.dumps({MAY_TAKE: seconds}).encode())
 
 
 def answer(grader: Grader, message: bytes, progress: Progress) -> dict[str, Any]:

@@ -151,4 +151,4 @@ class Batch:
 
 def _scores(results: Sequence[Result]) -> list[float]:
     """As the reward function, or the reward model, gave them."""
-    return [result.score.value for result in results if result.score is not None]
+    return [result.score for result in results if result.score is not None]

@@ -31,7 +31,7 @@ from openrlhf_ada.platforms.nvml import wait_for_room
 from openrlhf_ada.reward.reward_function import Grading, PooledReward, reward_files
 from openrlhf_ada.reward.weighted_sum import CombinedReward
 from openrlhf_ada.rollout.conversations import count_sampled_tokens
-from openrlhf_ada.rollout.messages import Ended, Message, ended, finished, pack
+from openrlhf_ada.rollout.messages import Answer, Result, result_of
 from openrlhf_ada.rollout.running_rewards import RunningRewards
 from openrlhf_ada.rollout.tracked_engine import (
     Job,
@@ -96,7 +96,7 @@ class AdaRolloutActor(HostRolloutActor, ReceivesWeights):
         self.llm = TrackedEngine(self.llm, self, tokens_only=reads_tokens_only(self.executor))
         count_sampled_tokens(self.executor)
         self._running: dict[Request, Rollout] = {}
-        self._ended: asyncio.Queue[Ended] = asyncio.Queue()
+        self._ended: asyncio.Queue[Answer] = asyncio.Queue()
         self._start_id = uuid.uuid4().hex
         self._rewards = RunningRewards(_own_folder(), named)
         _prepare_reward(self.executor, named, self.grading, self._rewards)
@@ -177,7 +177,7 @@ class AdaRolloutActor(HostRolloutActor, ReceivesWeights):
 
     async def answers(
         self, stops: Sequence[Request] = (), jobs: Sequence[Job] = (), setup: SamplingSetup | None = None
-    ) -> Message:
+    ) -> list[Answer]:
         """Wait until a rollout has ended; all that have, with those that follow within a moment.
 
         Before that, `submit` and `stop`: calls of their own take the driver as long as several rollouts.
@@ -193,11 +193,11 @@ class AdaRolloutActor(HostRolloutActor, ReceivesWeights):
         await asyncio.sleep(GATHER_S)
         while not queue.empty():
             found.append(queue.get_nowait())
-        return pack(found)
+        return found
 
     async def _sample(self, rollout: Rollout, setup: SamplingSetup) -> None:
         current_rollout.set(rollout)
-        answer: Ended | None = None
+        result: Result | None = None
         error = ""
         job = rollout.job
         try:
@@ -217,7 +217,8 @@ class AdaRolloutActor(HostRolloutActor, ReceivesWeights):
                 )
             error = rollout.reward_error or ("" if response else "the agent returned nothing")
             if not error:
-                answer = _finished(rollout, response, setup, self._versions_of(rollout))
+                asked = setup.params.logprobs is not None
+                result = result_of(response, max_length=setup.max_length, logprobs=asked, grade=rollout.grade)
         except asyncio.CancelledError:
             error = "" if rollout.stopped else "it was cancelled, and not by us"
         except TimeoutError:
@@ -227,26 +228,12 @@ class AdaRolloutActor(HostRolloutActor, ReceivesWeights):
         except Exception as failure:  # noqa: BLE001 - told to the scheduler, which counts failures and repeats them
             error = f"{type(failure).__name__}: {failure}"
         del self._running[job.request]
-        if answer is None:
-            answer = ended(job.request, rollout.num_tokens, self._versions_of(rollout), error)
-        self._ended.put_nowait(answer)
+        self._ended.put_nowait(Answer(job.request, rollout.num_tokens, self._versions_of(rollout), error, result))
 
     def _versions_of(self, rollout: Rollout) -> tuple[int, int]:
         """Of the weights at its first and at its last token."""
         first = self.version if rollout.first_version is None else rollout.first_version
         return first, first if rollout.last_version is None else rollout.last_version
-
-
-def _finished(rollout: Rollout, response: dict[str, Any], setup: SamplingSetup, versions: tuple[int, int]) -> Ended:
-    return finished(
-        rollout.job.request,
-        rollout.num_tokens,
-        versions,
-        response,
-        max_length=setup.max_length,
-        logprobs=setup.params.logprobs is not None,
-        grade=rollout.grade,
-    )
 
 
 def keep_sockets_in(folder: Path) -> None:
@@ -270,7 +257,8 @@ def _prepare_reward(executor: Any, names: Sequence[str], grading: Grading | None
         function.start()
     elif isinstance(function, CombinedReward):
         function.configure(names, grading or Grading())
-    replace_rewards(executor, partial(_noting, None if isinstance(function, PooledReward) else running))
+    is_pooled = all(isinstance(part, PooledReward) for part in getattr(function, "parts", [function]))
+    replace_rewards(executor, partial(_noting, None if is_pooled else running))
 
 
 def _noting(running: RunningRewards | None, function: Any) -> Any:

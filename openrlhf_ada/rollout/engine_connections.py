@@ -21,7 +21,7 @@ from openrlhf_ada.rollout.engine_restart import (
     read_start_id,
     restart_timeout,
 )
-from openrlhf_ada.rollout.messages import Answer, read
+from openrlhf_ada.rollout.messages import Answer
 from openrlhf_ada.weights.sender import EngineGoneError
 
 SILENCE_S = 30.0
@@ -187,7 +187,7 @@ class EngineConnections:
             return [self._start_recovery(engine)]
         was_asked = self._open_questions.pop(ref, None) is not None
         self._pending_calls.pop(ref, None)
-        return read(value) if was_asked else []
+        return value if was_asked else []
 
     # -- an engine that died ------------------------------------------------------------------------------------------
 

@@ -1,8 +1,6 @@
 """What an engine tells the driver of rollouts that have ended: a few plain numbers each, and their responses packed.
 
-The driver decides by the numbers and unpacks the responses that are trained, recorded or scored by a model. Packed
-responses lie one after the other in one array. Ray hands that array over without a copy, so the driver's time does not
-depend on how long the answers are.
+The driver decides by the numbers and unpacks the responses that are trained, recorded or scored by a model.
 """
 
 from __future__ import annotations
@@ -10,54 +8,36 @@ from __future__ import annotations
 import math
 import pickle
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from ray import cloudpickle
 
 from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.reward.grade import NoScoreError, TimedGrade
 
-Bytes: TypeAlias = NDArray[np.uint8]
 
-Row: TypeAlias = tuple[Any, ...]
-"""An answer as plain values; see `Ended.row`."""
-
-Message: TypeAlias = tuple[list[Row], Bytes]
-"""What `pack` makes and `read` reads."""
-
-
-class Number(NamedTuple):
-    """A reward or a score as the host reads it. `is_double`: does it have double precision? Else single."""
-
-    value: float
-    is_double: bool = False
-
-
-@dataclass(slots=True)
-class Result:
+class Result(NamedTuple):
     """What is known of a response without unpacking it.
 
-    `reward`, `score`: None where the engine has no reward function or got nothing from it. `num_tokens`: sampled ones
-    that would be trained, up to --data.max_len. `truncated`: the answer was cut off. `no_score`: why the response
-    cannot be used, though there is one.
+    `reward`, `score`: in single precision; None where the engine has no reward function or got nothing from it.
+    `num_tokens`: sampled ones that would be trained, up to --data.max_len. `truncated`: the answer was cut off.
+    `no_score`: why the response cannot be used, though there is one.
     """
 
-    reward: Number | None
-    score: Number | None
+    reward: float | None
+    score: float | None
     num_tokens: int
     truncated: bool
     no_score: str
     grade: TimedGrade | None
-    packed: Bytes
+    packed: bytes
 
     def response(self) -> dict[str, Any]:
         """The response as the host's executors give it, with arrays of tokens and log-probabilities, shape (T,), and
         numbers in place of tensors."""
-        return pickle.loads(self.packed.data)
+        return pickle.loads(self.packed)
 
 
 class Answer(NamedTuple):
@@ -74,29 +54,8 @@ class Answer(NamedTuple):
     result: Result | None = None
 
 
-class Ended(NamedTuple):
-    """An answer in the engine's process, on its way into a message."""
-
-    row: Row
-    packed: bytes = b""
-
-
-def ended(request: Request, num_tokens: int, versions: tuple[int, int], error: str = "") -> Ended:
-    """A rollout that was aborted, or that failed."""
-    return Ended((*request, num_tokens, *versions, error, None))
-
-
-def finished(
-    request: Request,
-    num_tokens: int,
-    versions: tuple[int, int],
-    response: dict[str, Any],
-    *,
-    max_length: int,
-    logprobs: bool,
-    grade: TimedGrade | None = None,
-) -> Ended:
-    """A rollout with a response. `max_length`: where training cuts it. `logprobs`: were they asked for?
+def result_of(response: dict[str, Any], *, max_length: int, logprobs: bool, grade: TimedGrade | None = None) -> Result:
+    """Of a rollout with a response. `max_length`: where training cuts it. `logprobs`: were they asked for?
 
     Raises what reading raises where the response lacks a part, or has a reward that is no number.
     """
@@ -108,43 +67,8 @@ def finished(
         reward = score = None
         no_score = str(error)
     count = _num_trained(response["action_ranges"], len(response["observation_tokens"]), max_length)
-    fields = (
-        reward, score, count, bool(response.get("truncated", False)), no_score,
-        None if grade is None else (grade.score, grade.cause, grade.seconds),
-    )  # fmt: skip
-    return Ended((*request, num_tokens, *versions, "", fields), _packed(response))
-
-
-def pack(answers: Sequence[Ended]) -> Message:
-    """One message of these."""
-    return [(*answer.row, len(answer.packed)) for answer in answers], np.frombuffer(
-        b"".join(answer.packed for answer in answers), dtype=np.uint8
-    )
-
-
-def read(message: Message) -> list[Answer]:
-    """The reverse of `pack`; responses stay packed."""
-    rows, packed = message
-    answers: list[Answer] = []
-    start = 0
-    for key, index, attempt, num_tokens, first, last, error, fields, size in rows:
-        result = None if fields is None else _result(fields, packed[start : start + size])
-        start += size
-        answers.append(Answer(Request(key, index, attempt), num_tokens, (first, last), error, result))
-    return answers
-
-
-def _result(fields: Row, packed: Bytes) -> Result:
-    reward, score, count, truncated, no_score, grade = fields
-    return Result(
-        None if reward is None else Number(*reward),
-        None if score is None else Number(*score),
-        count,
-        truncated,
-        no_score,
-        None if grade is None else TimedGrade(*grade),
-        packed,
-    )
+    is_truncated = bool(response.get("truncated", False))
+    return Result(reward, score, count, is_truncated, no_score, grade, _packed(response))
 
 
 def _packed(response: dict[str, Any]) -> bytes:
@@ -182,16 +106,15 @@ def check_log_probs(response: dict[str, Any], *, asked: bool) -> None:
                 raise NoScoreError(f"a sampled token has the log-probability {value!r}")
 
 
-def _number(value: Any) -> tuple[float, bool] | None:
-    """A reward as the host reads it, in single precision at least; raises NoScoreError where it is not one number."""
+def _number(value: Any) -> float | None:
+    """A reward in single precision, as the host reads a number; raises NoScoreError where it is not one number."""
     if value is None:
         return None
     # A tensor from a reward file, a number from an agent, or a list from a server.
     tensor = torch.as_tensor(value)
     if tensor.numel() != 1:
         raise NoScoreError(f"it came with {tensor.numel()} rewards or scores, expected one")
-    dtype = torch.promote_types(tensor.dtype, torch.float32)
-    return float(tensor.flatten().to(dtype)[0]), dtype == torch.float64
+    return float(tensor.flatten().to(torch.float32)[0])
 
 
 def _num_trained(ranges: Sequence[tuple[int, int]], num_tokens: int, max_length: int) -> int:

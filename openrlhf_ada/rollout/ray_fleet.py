@@ -13,7 +13,7 @@ from openrlhf_ada.core.types import PromptKey, Sample
 from openrlhf_ada.reward.grade import NoScoreError
 from openrlhf_ada.rollout.engine import Job, SamplingSetup
 from openrlhf_ada.rollout.engine_connections import EngineConnections
-from openrlhf_ada.rollout.messages import Answer, Number, Result
+from openrlhf_ada.rollout.messages import Answer, Result
 from openrlhf_ada.rollout.prompts import PromptRequest
 
 ScoreAnswers: TypeAlias = Callable[[Sequence[Sequence[int]]], Sequence[float]]
@@ -95,11 +95,14 @@ class RayFleet(EngineFleet):
         results = [event.result for event in events if isinstance(event, Answer) and event.result is not None]
         if not results:
             return events
-        scores = self._score([result.response()["observation_tokens"] for result in results])
-        for result, score in zip(results, scores, strict=True):
-            # Single precision, which the host makes of a number.
-            result.reward = result.score = Number(float(np.float32(score)))
-        return events
+        # Single precision, which the host makes of a number.
+        given = self._score([result.response()["observation_tokens"] for result in results])
+        scores: list[float] = np.asarray(given, dtype=np.float32).tolist()
+        scored = iter([Result(score, score, *result[2:]) for score, result in zip(scores, results, strict=True)])
+        return [
+            Answer(*event[:4], next(scored)) if isinstance(event, Answer) and event.result is not None else event
+            for event in events
+        ]
 
     def _read(self, answer: Answer) -> Finished[Result] | Aborted | Failed:
         request, result = answer.request, answer.result

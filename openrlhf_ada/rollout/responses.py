@@ -18,7 +18,7 @@ from openrlhf_ada.core.score_threshold import ScoreThreshold
 from openrlhf_ada.core.types import Sample
 from openrlhf_ada.host.experiences import experience_of
 from openrlhf_ada.reward.grade import NoScoreError
-from openrlhf_ada.rollout.messages import Number, Result
+from openrlhf_ada.rollout.messages import Result
 
 # It logs every call, and here every rollout is a call.
 logging.getLogger(length_penalty.__name__).setLevel(logging.WARNING)
@@ -58,24 +58,23 @@ class ResponseReader:
         reward = args.reward
         self._has_penalties = reward.overlong_buffer_len is not None or reward.stop_properly_penalty_coef is not None
         clip = (-math.inf, math.inf) if reward.clip_range is None else reward.clip_range
-        # As torch's clamp, which takes the bounds in the reward's precision.
-        self._bounds = {True: tuple(clip), False: tuple(float(np.float32(bound)) for bound in clip)}
+        # As torch's clamp, which takes the bounds in single precision.
+        self._low, self._high = (float(np.float32(bound)) for bound in clip)
 
     def sample(self, request: Request, result: Result, versions: tuple[int, int]) -> Sample:
         """By the numbers alone. Raises NoScoreError if there is no score: the host leaves the reward out, and a zero
         would be false."""
         if result.no_score:
             raise NoScoreError(result.no_score)
-        given, score = result.reward, result.score
-        if given is None or score is None:
+        given, value = result.reward, result.score
+        if given is None or value is None:
             raise NoScoreError("the reward function returned no reward")
-        value = score.value
         if self._threshold is not None:
             if not math.isfinite(value):
                 raise NoScoreError(f"its score is {value}")
             value = self._threshold.outcome(value)
         # The host copies an absent 'scores' from 'rewards' before any penalty: the score is never the shaped reward.
-        reward = self._clipped(self._penalised(given, result)).value
+        reward = self._clipped(self._penalised(given, result))
         if self._binary_reward_above is not None:
             self._check_binary(request, reward, value, self._binary_reward_above)
         return Sample(request.key, request.index, value, reward, result.num_tokens, *versions)
@@ -84,35 +83,32 @@ class ResponseReader:
         """What is trained of a sample. Raises ValueError for one without a reward."""
         if result.reward is None or result.score is None:
             raise ValueError("a response without a reward cannot be trained")
-        penalised, scores = self._penalised(result.reward, result), _tensor(result.score)
+        penalised, scores = self._penalised(result.reward, result), torch.tensor([result.score])
         return experience_of(
             result.response(),
             self._max_length,
-            rewards=_tensor(self._clipped(penalised)),
+            rewards=torch.tensor([self._clipped(penalised)]),
             scores=scores,
-            info={"reward": _tensor(penalised), "score": scores},
+            info={"reward": torch.tensor([penalised]), "score": scores},
         )
 
-    def _penalised(self, reward: Number, result: Result) -> Number:
+    def _penalised(self, reward: float, result: Result) -> float:
         """With the host's length penalties."""
         if not self._has_penalties:
             return reward
         values = SimpleNamespace(
-            rewards=_tensor(reward),
+            rewards=torch.tensor([reward]),
             response_length=torch.tensor([result.num_tokens]),
             truncated=torch.tensor([result.truncated]),
             info={},
         )
         length_penalty.apply_length_penalties([values], self._args)
-        return Number(float(values.rewards[0]), reward.is_double)
+        return float(values.rewards[0])
 
-    def _clipped(self, reward: Number) -> Number:
+    def _clipped(self, reward: float) -> float:
         """In --reward.clip_range, before any baseline is computed from rewards."""
-        low, high = self._bounds[reward.is_double]
         # What is not finite stays so, and is refused as a sample's reward.
-        if low <= reward.value <= high or not math.isfinite(reward.value):
-            return reward
-        return Number(min(max(reward.value, low), high), reward.is_double)
+        return min(max(reward, self._low), self._high) if math.isfinite(reward) else reward
 
     @staticmethod
     def _check_binary(request: Request, reward: float, score: float, threshold: float) -> None:
@@ -122,8 +118,3 @@ class ResponseReader:
                 f"--ada_estimator critic PPO's value of a prompt must be its pass rate, so rewards must be 1 for "
                 f"positives and 0 for others. Use --ada_estimator ema for other rewards."
             )
-
-
-def _tensor(number: Number) -> torch.Tensor:
-    """Shape (1,). Group statistics need more than half precision, as in the host."""
-    return torch.from_numpy(np.array([number.value], dtype=np.float64 if number.is_double else np.float32))

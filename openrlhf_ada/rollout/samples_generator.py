@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import ray
@@ -16,6 +17,7 @@ from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 from ray.exceptions import RayActorError
 
+from openrlhf_ada.config.settings import Settings
 from openrlhf_ada.core.batches import BatchPlan
 from openrlhf_ada.core.choice import PromptChooser
 from openrlhf_ada.core.fleet import DispatchLimits, Ended, Fleet, run
@@ -40,39 +42,22 @@ PromptValues = Callable[[Sequence[str]], Sequence[float]]
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingOptions:
-    """What the generator needs besides a policy.
+    """What the generator needs besides flags and a policy.
 
-    `refill_limit`: fresh prompts per step in place of unresolved ones, at most. `num_texts`: prompts of a step whose
-    answers are recorded as text. `binary_reward_above`: rewards must be 1 for scores above this and 0 for others,
-    because the critic that learns them is read as a pass rate.
-    `on_progress`: gets a function that says how far the sampling is, whenever engines have answered; `on_note`: what a
-    user should read. `scheduler` and `least_chance`: see `core.scheduling`. `speculation`: rollouts on an engine up to
-    which it sends some ahead (None: the engine's own figure). `timeout_s`: how long a rollout may take.
-    `max_no_score`: prompts of a step that may be replaced because a rollout got no score.
-    `restore_engine`: gives an engine that died its weights. Every `logprob_steps` batches, from the first on, engines
-    also give log-probabilities (0: never). `known_counts`: draws and positives by row, from before the run.
-    `threshold`: makes scores of raw scores, and learns from the first `first_scores` samples of every prompt; None
-    where they are in [0, 1]. `score`: scores answers, where the engines have no reward function. `chooser`: chooses
-    prompts; None where all are sampled in the loader's order.
+    `restore_engine`: gives an engine that died its weights. `on_progress`: gets a function that says how far the
+    sampling is, whenever engines have answered; `on_note`: what a user should read. `known_counts`: draws and
+    positives by row, from before the run. `threshold`: makes scores of raw scores; None where they are in [0, 1].
+    `score`: scores answers, where the engines have no reward function. `chooser`: chooses prompts; None where all are
+    sampled in the loader's order.
     """
 
     plan: BatchPlan
-    refill_limit: int
-    num_texts: int
     restore_engine: Restore
-    max_no_score: int = 0
     prompt_values: PromptValues | None = None
-    binary_reward_above: float | None = None
     on_progress: Callable[[Callable[[], Progress]], None] = lambda look: None
     on_note: Callable[[str], None] = lambda text: None
-    scheduler: SchedulerName = "stream"
-    speculation: int | None = None
-    least_chance: float = LEAST_CHANCE
-    timeout_s: float = 1800.0
-    logprob_steps: int = 0
     known_counts: tuple[Sequence[int], Sequence[int]] | None = None
     threshold: ScoreThreshold | None = None
-    first_scores: int = 1
     score: ScoreAnswers | None = None
     chooser: PromptChooser | None = None
 
@@ -80,10 +65,14 @@ class SamplingOptions:
 class AdaptiveSamplesGenerator(RecordedGenerator):
     """Draws a pool per prompt as the policy decides and hands the trained groups to the host."""
 
+    least_chance = LEAST_CHANCE
+    """See `core.scheduling`."""
+
     def __init__(self, host: SamplesGenerator, policy: Policy, options: SamplingOptions) -> None:
         super().__init__(host)
         self.policy = policy
         self.options = options
+        self.settings: Settings = host.args.ada
         self._num_batches = 0
         self.prompts = self._prompt_source()
         self._connections = EngineConnections(
@@ -91,7 +80,7 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
             options.restore_engine,
             options.on_note,
             # An engine tells of a rollout that takes too long itself.
-            patience_s=options.timeout_s + SILENCE_S,
+            patience_s=self.settings.timeout + SILENCE_S,
         )
 
     def _prompt_source(self) -> PromptSource:
@@ -206,7 +195,7 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
     def _observe_scores(self, batch: Batch) -> dict[str, float]:
         """End the step for the threshold, which is another one from here on."""
         threshold = self.options.threshold
-        return {} if threshold is None else threshold.observe(batch.first_raw_scores(self.options.first_scores))
+        return {} if threshold is None else threshold.observe(batch.first_raw_scores(self.settings.first_scores))
 
     # -- sampling -----------------------------------------------------------------------------------------------------
 
@@ -243,7 +232,7 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         for pool, value in zip(pools, values or (), strict=values is not None):
             pool.critic_value = value
         scheduler = Scheduler[Result](
-            self.policy, pools, self.options.scheduler, least_chance=self.options.least_chance
+            self.policy, pools, cast("SchedulerName", self.settings.scheduler), least_chance=self.least_chance
         )
         fleet = self.fleet(batch.requests, generate_kwargs)
         look = partial(scheduler.progress, self.options.plan.group_size)
@@ -256,7 +245,7 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
 
         Where limit or data end, the unresolved ones stay in the batch: nothing that was accepted is lost.
         """
-        left = self.options.refill_limit
+        left = self.settings.refill_limit if self.settings.refills else 0
         while True:
             hopeless = batch.given_up_places()
             places = hopeless + batch.unresolved()[:left]
@@ -282,7 +271,7 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         prompt the message names does.
         """
         batch.num_hopeless += 1
-        allowed = self.options.max_no_score
+        allowed = math.ceil(self.settings.max_no_score * self.args.rollout.batch_size)
         if batch.num_hopeless > allowed:
             request = batch.requests[given_up.pool.key]
             raise RuntimeError(
@@ -298,15 +287,17 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         return group if choice is None else group.weighed(choice.weight)
 
     def _reader(self, generate_kwargs: dict[str, Any]) -> ResponseReader:
-        options = self.options
-        return ResponseReader(self.args, generate_kwargs["max_len"], options.binary_reward_above, options.threshold)
+        s = self.settings
+        # The host's critic learns rewards, and is read as a pass rate.
+        binary_above = s.positive_above if s.reads_critic and not s.own_critic else None
+        return ResponseReader(self.args, generate_kwargs["max_len"], binary_above, self.options.threshold)
 
     def fleet(
         self, requests: Mapping[PromptKey, PromptRequest], generate_kwargs: dict[str, Any]
     ) -> Fleet[Ended[Result]]:
         """The engines, for these prompts."""
         params = sampling_params(self.args, generate_kwargs, logprobs=self._asks_logprobs)
-        setup = SamplingSetup(params, generate_kwargs["max_len"], self.tokenizer, self.options.timeout_s)
+        setup = SamplingSetup(params, generate_kwargs["max_len"], self.tokenizer, self.settings.timeout)
         to_sample = self._reader(generate_kwargs).sample
         return RayFleet(
             self._connections, requests, setup, to_sample, seed=self.args.train.seed, score=self.options.score
@@ -314,14 +305,14 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
 
     @property
     def _asks_logprobs(self) -> bool:
-        steps = self.options.logprob_steps
+        steps = self.settings.logprob_steps
         # An agent may go on with parameters of its own, which ask for none, and the host would mix up the two.
         return steps > 0 and self._num_batches % steps == 0 and not self.args.train.agent_func_path
 
     @cached_property
     def _limits(self) -> DispatchLimits:
         slots, automatic = ray.get(self.vllm_engines[0].capacity.remote())
-        wanted = self.options.speculation
+        wanted = self.settings.speculation
         return DispatchLimits(slots, min(automatic if wanted is None else wanted, slots))
 
     # -- the record ---------------------------------------------------------------------------------------------------
@@ -340,7 +331,7 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         self, batch: Batch, to_experience: Callable[[Result], Experience]
     ) -> Callable[[FinishedPool[Result]], list[str]]:
         # The log shows the prompts that came first.
-        shown = set(sorted(batch.requests)[: self.options.num_texts])
+        shown = set(sorted(batch.requests)[: self.settings.log_texts])
         text = lambda result: self._text(to_experience(result))  # noqa: E731
         return lambda finished: [text(result) for result in finished.payloads] if finished.pool.key in shown else []
 

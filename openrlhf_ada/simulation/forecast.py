@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy as np
 from openrlhf_ada.core.advantages import is_spread
 from openrlhf_ada.core.fleet import DispatchLimits, run
 from openrlhf_ada.core.policies import Policy
-from openrlhf_ada.core.scheduling import Request, Scheduler, SchedulerName
+from openrlhf_ada.core.scheduling import Scheduler, SchedulerName
 from openrlhf_ada.core.speculation import LEAST_CHANCE
 from openrlhf_ada.core.types import PromptPool, Sample
 from openrlhf_ada.simulation.virtual_engines import EngineModel, SampleOf, VirtualFleet
@@ -36,9 +35,7 @@ class Forecast:
     """One step's sampling of `prompts`. `tokens`: of all `rollouts`, `wasted_tokens`: of those that entered no pool,
     `trained_tokens`: of the `trained` rollouts, which the policy computes for the loss.
 
-    `signal_share`: share of prompts whose pools have more than one outcome. `work_seconds`: seconds for the same pools
-    if it were known from the start which rollouts are needed. `floor_seconds`: a lower bound for every schedule of
-    these rollouts: all slots always in use at the engine's best throughput, or the longest rollout alone on an engine.
+    `signal_share`: share of prompts whose pools have more than one outcome. `samples`: of all pools.
     """
 
     prompts: int
@@ -49,8 +46,7 @@ class Forecast:
     trained: int
     trained_tokens: int
     signal_share: float
-    work_seconds: float
-    floor_seconds: float
+    samples: Sequence[Sample]
 
     @property
     def waste_share(self) -> float:
@@ -70,7 +66,7 @@ def forecast(
 ) -> Forecast:
     """Sample these pools, which come empty, as a run would; the policy sees the result as after a training step.
 
-    `skips_zeros`: rollouts of coefficient 0 are not computed .
+    `skips_zeros`: rollouts of coefficient 0 are not computed.
     """
     fleet = VirtualFleet(cluster.num_engines, cluster.model, answer)
     state = Scheduler[None](policy, pools, scheduler, least_chance=least_chance)
@@ -94,37 +90,5 @@ def forecast(
         trained=len(kept),
         trained_tokens=sum(kept),
         signal_share=resolved / len(finished),
-        work_seconds=_work_seconds(samples, answer, cluster),
-        floor_seconds=_floor_seconds(samples, cluster),
+        samples=samples,
     )
-
-
-def _work_seconds(samples: Sequence[Sample], answer: SampleOf, cluster: Cluster) -> float:
-    in_turn = sorted(samples, key=lambda sample: (sample.index, sample.key))
-    return dealt_seconds(in_turn, lambda _: 1, answer, cluster)
-
-
-def dealt_seconds(
-    samples: Sequence[Sample], load: Callable[[Sample], int], answer: SampleOf, cluster: Cluster
-) -> float:
-    """Seconds of sampling these, all known from the start: each is dealt to the engine with the least load so far."""
-    fleet = VirtualFleet(cluster.num_engines, cluster.model, answer)
-    loads = [(0, engine) for engine in range(cluster.num_engines)]
-    shares: list[list[Request]] = [[] for _ in loads]
-    for sample in samples:
-        so_far, engine = heapq.heappop(loads)
-        shares[engine].append(Request(sample.key, sample.index))
-        heapq.heappush(loads, (so_far + load(sample), engine))
-    for engine, requests in enumerate(shares):
-        fleet.submit(engine, requests)
-    left = len(samples)
-    while left:
-        left -= len(fleet.wait())
-    return fleet.now
-
-
-def _floor_seconds(samples: Sequence[Sample], cluster: Cluster) -> float:
-    steps = cluster.model.steps()
-    best = min(seconds / running for running, seconds in enumerate(steps) if running)
-    work = sum(sample.num_tokens for sample in samples) * best / cluster.num_engines
-    return max(work, max(sample.num_tokens for sample in samples) * steps[1])

@@ -1,111 +1,16 @@
-"""Rollouts for engines in virtual time: those of a recorded run, or synthetic ones."""
+"""Made-up rollouts for engines in virtual time."""
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import groupby
 from statistics import NormalDist
 
 import numpy as np
 
 from openrlhf_ada.core.scheduling import Request
-from openrlhf_ada.core.types import PromptKey, Sample
-from openrlhf_ada.reporting.run_record import Run
-
-PRIOR_STRENGTH = 2.0
-"""Rollouts that the mean pass rate counts for in a prompt's own."""
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedRollout:
-    """Score in [0, 1], reward, and length in tokens."""
-
-    score: float
-    reward: float
-    tokens: int
-
-
-class RecordedRollouts:
-    """A prompt's recorded rollouts in their order. Beyond them, or without `replay`, they are resampled.
-
-    A resampled rollout is positive with the prompt's pass rate (posterior mean; the prior is the mean of all prompts).
-    It is a copy of one of the prompt's own rollouts with that outcome, or of any prompt's if it has none. Which one
-    depends only on the identity of the rollout.
-    """
-
-    def __init__(
-        self,
-        rollouts: Mapping[PromptKey, Sequence[RecordedRollout]],
-        *,
-        positive_above: float,
-        replay: bool = True,
-        seed: int = 0,
-    ) -> None:
-        self._rollouts = rollouts
-        self._replay = replay
-        self._threshold = positive_above
-        self._seed = seed
-        every = [rollout for of_prompt in rollouts.values() for rollout in of_prompt]
-        if not every:
-            raise ValueError("no rollout was recorded")
-        self._by_outcome = {side: [r for r in every if self._is_positive(r) is side] for side in (False, True)}
-        self._mean = len(self._by_outcome[True]) / len(every)
-
-    def __call__(self, request: Request) -> Sample:
-        recorded = self._rollouts[request.key]
-        if self._replay and request.index < len(recorded):
-            rollout = recorded[request.index]
-        else:
-            rollout = self._resample(recorded, np.random.default_rng([self._seed, request.key, request.index]))
-        return Sample(request.key, request.index, rollout.score, rollout.reward, rollout.tokens)
-
-    def _resample(self, recorded: Sequence[RecordedRollout], rng: np.random.Generator) -> RecordedRollout:
-        positives = sum(map(self._is_positive, recorded))
-        rate = (positives + PRIOR_STRENGTH * self._mean) / (len(recorded) + PRIOR_STRENGTH)
-        side = bool(rng.random() < rate)
-        similar = [rollout for rollout in recorded if self._is_positive(rollout) is side] or self._by_outcome[side]
-        return similar[int(rng.integers(len(similar)))]
-
-    def _is_positive(self, rollout: RecordedRollout) -> bool:
-        return rollout.score > self._threshold
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedStep:
-    """Rollouts of every prompt visit, by its key, in index order; `rows`: which rows of the data these are."""
-
-    step: int
-    rollouts: Mapping[PromptKey, Sequence[RecordedRollout]]
-    rows: Mapping[PromptKey, int]
-
-    def with_prompts(self, num_prompts: int, seed: int) -> RecordedStep:
-        """A step of `num_prompts` prompts, drawn from these with replacement."""
-        keys = list(self.rollouts)
-        chosen = np.random.default_rng([seed, self.step]).integers(len(keys), size=num_prompts)
-        return RecordedStep(
-            self.step,
-            {i: self.rollouts[keys[k]] for i, k in enumerate(chosen.tolist())},
-            {i: self.rows[keys[k]] for i, k in enumerate(chosen.tolist())},
-        )
-
-
-def recorded_steps(run: Run) -> Iterator[RecordedStep]:
-    """Raises ValueError where the run has no record of its rollouts."""
-    found = False
-    for step, samples in groupby(run.samples(), key=lambda sample: sample["step"]):
-        found = True
-        rollouts: dict[PromptKey, list[RecordedRollout]] = defaultdict(list)
-        rows: dict[PromptKey, int] = {}
-        for sample in samples:
-            rollouts[sample["key"]].append(RecordedRollout(sample["metric"], sample["reward"], sample["tokens"]))
-            rows[sample["key"]] = int(sample["prompt_id"])
-        yield RecordedStep(step, rollouts, rows)
-    if not found:
-        raise ValueError(f"{run.run_dir} has no record of single rollouts: it was not made with --ada_mode seq or est")
+from openrlhf_ada.core.types import Sample
 
 
 @dataclass(frozen=True, kw_only=True)

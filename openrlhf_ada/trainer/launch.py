@@ -11,7 +11,6 @@ from openrlhf_ada.config import program
 from openrlhf_ada.config.host_values import goes_over_ipc, shares_gpus
 from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.host.classes import run_training
-from openrlhf_ada.host.ray_actors import noted_places
 from openrlhf_ada.host.ray_session import root_cause
 from openrlhf_ada.platforms.resources import on_this_node
 from openrlhf_ada.reward.pool import limits_of
@@ -32,10 +31,10 @@ class _Kept:
         return self.trainer
 
 
-def train(args: SimpleNamespace, places: dict[str, int], note: Callable[[str], None]) -> None:
+def train(args: SimpleNamespace, note: Callable[[str], None]) -> None:
     """Run the host's training with our trainer, which exports the model; then end the record. Ray must be initialised.
 
-    `places` gets the place of each actor in its group, by its id. `note` gets lines for the user.
+    `note` gets lines for the user.
     """
     from openrlhf_ada.trainer.ppo_trainer import RayAdaPPOTrainer
     from openrlhf_ada.trainer.ppo_trainer_async import RayAdaPPOTrainerAsync
@@ -65,8 +64,7 @@ def train(args: SimpleNamespace, places: dict[str, int], note: Callable[[str], N
     )
     here = on_this_node()
     started = _Kept(RayAdaPPOTrainer.options(**here)), _Kept(RayAdaPPOTrainerAsync.options(**here))
-    with noted_places(places):
-        run_training(args, *started, engine, **actors)
+    run_training(args, *started, engine, **actors)
     (trainer,) = [kept.trainer for kept in started if kept.trainer is not None]
     _finish(trainer, args, note)
 

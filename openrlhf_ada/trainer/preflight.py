@@ -22,8 +22,8 @@ from openrlhf_ada.host.experts import has_experts
 from openrlhf_ada.host.model_code import check_model_code, read_config
 from openrlhf_ada.reporting.run_log import METRICS_FILE
 from openrlhf_ada.reporting.wandb_run import check_key
-from openrlhf_ada.reward.names import check_python_file, check_rewards, grades_labels, readable, split_names
-from openrlhf_ada.reward.reward_function import MIXED, RIGHT_OR_WRONG, is_url
+from openrlhf_ada.reward.names import check_python_file, check_rewards, readable, split_names
+from openrlhf_ada.reward.reward_function import MIXED, RIGHT_OR_WRONG, grades_labels, is_url
 from openrlhf_ada.trainer.resume import resumes
 
 MODEL_FLAGS = ("actor", "critic", "reward")

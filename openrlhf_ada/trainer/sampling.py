@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from openrlhf.datasets.utils import blending_datasets
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
@@ -14,7 +13,6 @@ from openrlhf_ada.config.choosing import check_candidates, make_chooser
 from openrlhf_ada.config.defaults import QUANTILE_STEPS
 from openrlhf_ada.config.host_values import scored_by_model
 from openrlhf_ada.config.settings import Settings, make_policy
-from openrlhf_ada.core.scheduling import SchedulerName
 from openrlhf_ada.core.score_threshold import ScoreThreshold
 from openrlhf_ada.data.prepared import DRAWS, POSITIVES
 from openrlhf_ada.host.classes import first_process
@@ -49,20 +47,11 @@ def make_generator(
     check_candidates(settings, args.rollout.batch_size, num_prompts)
     options = SamplingOptions(
         plan=batch_plan(args, settings),
-        refill_limit=settings.refill_limit if settings.refills else 0,
-        num_texts=settings.log_texts,
         prompt_values=prompt_values,
         restore_engine=restore_engine,
-        max_no_score=math.ceil(settings.max_no_score * args.rollout.batch_size),
-        scheduler=cast("SchedulerName", settings.scheduler),
-        speculation=settings.speculation,
-        timeout_s=settings.timeout,
-        logprob_steps=settings.logprob_steps,
         known_counts=known_counts(host) if settings.known_counts else None,
         threshold=score_threshold(settings),
-        first_scores=settings.first_scores,
         score=score if scored_by_model(args) else None,
-        binary_reward_above=settings.positive_above if settings.reads_critic and not settings.own_critic else None,
         on_progress=SamplingProgress(partial(emit, args, "sampling")),
         on_note=partial(note, args),
         chooser=make_chooser(settings, policy, num_prompts, args.train.seed) if settings.chooses else None,

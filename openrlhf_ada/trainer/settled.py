@@ -13,8 +13,7 @@ from openrlhf_ada.config.presets import OLD_NAMES
 from openrlhf_ada.config.schema import MATCHED, AdaConfig
 from openrlhf_ada.config.settings import Settings, resolve
 from openrlhf_ada.reward.names import split_names
-from openrlhf_ada.reward.reward_function import MIXED, RIGHT_OR_WRONG, name_of
-from openrlhf_ada.reward.right import default_threshold
+from openrlhf_ada.reward.reward_function import MIXED, RIGHT_OR_WRONG, default_threshold, name_of
 
 
 def settings_of(args: SimpleNamespace, argv: Sequence[str]) -> Settings:

@@ -1,26 +1,23 @@
-"""What host/ray_actors.py reads of Ray's table of actors, on a real Ray, and notes while OpenRLHF starts them."""
+"""What host/ray_actors.py reads of Ray's table of actors, on a real Ray."""
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import json
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import ray
-from openrlhf.cli import train_ppo_ray
-from openrlhf.trainer.ray.launcher import RayActorGroup, ReferenceModelActor, RewardModelActor
+from openrlhf.trainer.ray.launcher import ReferenceModelActor, RewardModelActor
 from ray.core.generated.common_pb2 import ActorDeathCause
 from ray.util.queue import _QueueActor
 
 from openrlhf_ada.cli.run_actors import ROLES
 from openrlhf_ada.host import ray_actors
-from openrlhf_ada.host.ray_actors import LOST, noted_places
+from openrlhf_ada.host.ray_actors import LOST
 from openrlhf_ada.rollout.engine import rollout_actor
 from openrlhf_ada.trainer.critic import RayAdaCritic
 from openrlhf_ada.trainer.policy import RayAdaPolicyActor
@@ -106,20 +103,6 @@ def test_deaths_that_somebody_asked_for_are_told_apart() -> None:
     reasons = {value.name for value in context.fields_by_name["reason"].enum_type.values}
     assert reasons == {*LOST, "OWNER_DIED", "RAY_KILL", "OUT_OF_SCOPE", "REF_DELETED"}
     assert "error_message" in ActorDeathCause.DESCRIPTOR.fields_by_name["oom_context"].message_type.fields_by_name
-
-
-def test_groups_and_engines_are_started_by_these_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    source = inspect.getsource(train_ppo_ray.train)
-    assert source.count("RayActorGroup(") == 4 and source.count("create_vllm_engines(") == 1
-    assert "self._actor_handlers = [master_actor]" in inspect.getsource(RayActorGroup)
-    handles = [SimpleNamespace(_actor_id=SimpleNamespace(hex=lambda name=name: name)) for name in "abcd"]
-    monkeypatch.setattr(train_ppo_ray, "RayActorGroup", lambda: SimpleNamespace(_actor_handlers=handles[:2]))
-    monkeypatch.setattr(train_ppo_ray, "create_vllm_engines", lambda: handles[2:])
-    places: dict[str, int] = {}
-    with noted_places(places):
-        train_ppo_ray.RayActorGroup()
-        train_ppo_ray.create_vllm_engines()
-    assert places == {"a": 0, "b": 1, "c": 0, "d": 1}
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,6 @@ from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.rollout import engine as engine_module
 from openrlhf_ada.rollout.engine import AdaRolloutActor, Job, SamplingSetup
 from openrlhf_ada.host.tokenizer import SharedTokenizer
-from openrlhf_ada.rollout.messages import read
 
 model, rewards = sys.argv[1:]
 # They are of an actor of Ray's.
@@ -48,7 +47,7 @@ def job(index, *, seed=7, label="", attempt=0, prompt="1+1="):
 async def gather(engine, count):
     found = []
     while len(found) < count:
-        found += read(await engine.answers())
+        found += await engine.answers()
     # Attempts of a rollout have the same index, and the same seed.
     return {a.request.index + 1000 * a.request.attempt: a for a in found}
 

@@ -32,11 +32,11 @@ if __name__ == "__main__":
         from openrlhf_ada.trainer.sampling_only import generate_kwargs, start_sampling
 
         generator = start_sampling(args)
-        options = generator.options
+        settings, plan = generator.settings, generator.options.plan
         arms = {}
         for name, scheduler, seed in (("rounds", "rounds", 1), ("same", "stream", 1), ("other", "stream", 2)):
-            generator.options = replace(options, scheduler=scheduler)
-            generator.prompts = PromptSource(generator.prompts_dataloader, options.plan, seed=0, num_episodes=99)
+            generator.settings = replace(settings, scheduler=scheduler)
+            generator.prompts = PromptSource(generator.prompts_dataloader, plan, seed=0, num_episodes=99)
             args.train.seed = seed
             kept = arms[name] = []
             while len(kept) < (int(steps) // 3 if name == "same" else int(steps)):

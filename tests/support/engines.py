@@ -10,7 +10,7 @@ import ray
 
 from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.rollout.engine import Job, SamplingSetup
-from openrlhf_ada.rollout.messages import Ended, finished, pack
+from openrlhf_ada.rollout.messages import Answer, result_of
 
 Reward = Callable[[int, int], float | None]
 """(number that is the prompt, index of the answer within its request) -> reward and score; None: it failed."""
@@ -87,7 +87,7 @@ class RolloutEngine(Engine):
         super().__init__(reward)
         self.jobs: list[Job] = []
         self.setups: list[SamplingSetup] = []
-        self.ended: list[Ended] = []
+        self.ended: list[Answer] = []
         self.versions = (0, 0)
         self.capacity = Remote(lambda: (64, 0))
         self.ready = Remote(lambda: "the first")
@@ -112,7 +112,8 @@ class RolloutEngine(Engine):
             index = job.request.index
             response = self._answer(call, int(job.prompt), index)
             options = {"max_length": 10**6, "logprobs": response["rollout_log_probs"] is not None}
-            self.ended.append(finished(job.request, index + 1, self.versions, response, **options))
+            result = result_of(response, **options)
+            self.ended.append(Answer(job.request, index + 1, self.versions, "", result))
         return Told()
 
 
@@ -130,7 +131,7 @@ def end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         if not isinstance(ref, Poll):
             return ref
         ended, ref.engine.ended = ref.engine.ended, []
-        return pack(ended)
+        return ended
 
     monkeypatch.setattr(ray, "put", lambda value: value)
     monkeypatch.setattr(ray, "wait", wait)

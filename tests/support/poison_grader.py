@@ -50,8 +50,8 @@ POISONS: dict[str, Callable[[], Any]] = {
     "not a number": lambda: Grade(float("nan")),
     "above one": lambda: Grade(2.0),
     "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
-    "half a message": lambda: os.write(int(sys.argv[1]), b"\0\0\0\0"),
-    "no message": lambda: os.write(int(sys.argv[1]), b"\0\0\0\0\0\0\0\3abc"),
+    "half a message": lambda: (os.write(int(sys.argv[1]), b"\0\0"), time.sleep(1000)),
+    "no message": lambda: os.write(int(sys.argv[1]), b"\0\0\0\3abc"),
     "a child": lambda: Grade(1.0, str(subprocess.Popen(["sleep", "100"]).pid)),
     "pid": lambda: Grade(1.0, str(os.getpid())),
 }

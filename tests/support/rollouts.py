@@ -21,7 +21,8 @@ from openrlhf_ada.core.fleet import DispatchLimits, Failed, Finished
 from openrlhf_ada.core.policies import Policy
 from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.core.types import PromptKey
-from openrlhf_ada.rollout.messages import Result, finished, pack, read
+from openrlhf_ada.rollout import messages
+from openrlhf_ada.rollout.messages import Result
 from openrlhf_ada.rollout.prompts import PromptRequest
 from openrlhf_ada.rollout.records import RolloutBatch
 from openrlhf_ada.rollout.responses import ResponseReader
@@ -43,6 +44,14 @@ def make_args(*, batch: int = BATCH, model: str = "model", **train: Any) -> Simp
         reward=SimpleNamespace(overlong_buffer_len=None, stop_properly_penalty_coef=None, clip_range=(-10, 10)),
         data=SimpleNamespace(max_len=16, input_key="input", label_key="label", disable_fast_tokenizer=False),
     )
+
+
+def settings(**changes: Any) -> SimpleNamespace:
+    """What the generator reads of `args.ada`."""
+    plain: dict[str, Any] = {"refills": True, "refill_limit": 0, "max_no_score": 0.0, "log_texts": 0}
+    plain |= {"scheduler": "rounds", "speculation": None, "timeout": 60.0, "logprob_steps": 0, "first_scores": 1}
+    plain |= {"reads_critic": False, "own_critic": False, "positive_above": 0.5}
+    return SimpleNamespace(**plain | changes)
 
 
 def make_loader(rows: int, args: SimpleNamespace, *, shuffle: bool = False) -> StatefulDataLoader:
@@ -69,10 +78,7 @@ def response(prompt: str, reward: float | None, score: float | None = None, toke
 
 def result_of(response: dict[str, Any], *, max_length: int = GENERATE["max_len"], logprobs: bool = False) -> Result:
     """What the driver gets of an engine's response."""
-    told = finished(Request(0, 0), 0, (0, 0), response, max_length=max_length, logprobs=logprobs)
-    (answer,) = read(pickle.loads(pickle.dumps(pack([told]))))
-    assert answer.result is not None
-    return answer.result
+    return pickle.loads(pickle.dumps(messages.result_of(response, max_length=max_length, logprobs=logprobs)))
 
 
 def table(outcomes: Mapping[int, Sequence[float]]) -> Outcome:
@@ -83,20 +89,19 @@ def table(outcomes: Mapping[int, Sequence[float]]) -> Outcome:
 class TableGenerator(AdaptiveSamplesGenerator):
     """Answers as the table says, sample k with k + 1 tokens.
 
-    `asked`: what it was asked for, (row, count). `consumed`: prompts that it reported to the host, in all.
+    `max_no_score`: a number of prompts. `asked`: what it was asked for, (row, count). `consumed`: prompts that it
+    reported to the host, in all.
     """
 
     def __init__(
         self, args: SimpleNamespace, loader: Any, policy: Policy, outcome: Outcome, plan: BatchPlan, **options: Any
     ) -> None:
+        # What a test gives of the flags; the rest is no flag.
+        given = {name: options.pop(name) for name in list(options) if name in vars(settings())}
+        given["max_no_score"] = given.get("max_no_score", 0) / args.rollout.batch_size
+        args = SimpleNamespace(**vars(args) | {"ada": settings(**given)})
         host = SamplesGenerator(SimpleNamespace(args=args), loader, None, None, [])
-        plain: dict[str, Any] = {
-            "refill_limit": 0,
-            "num_texts": 0,
-            "restore_engine": lambda engine: [],
-            "scheduler": "rounds",
-        }
-        super().__init__(host, policy, SamplingOptions(plan=plan, **plain | options))
+        super().__init__(host, policy, SamplingOptions(plan=plan, restore_engine=lambda engine: [], **options))
         self.outcome = outcome
         self.asked: list[tuple[int, int]] = []
         self.consumed = 0

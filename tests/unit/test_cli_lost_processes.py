@@ -30,41 +30,39 @@ class Ended(Exits):
         return -11
 
 
-def dead(id: str, class_name: str, pid: int, ended_at: int, node: str = "here", lost: str = GUESS) -> ActorRow:
-    return ActorRow(id, class_name, node, "10.0.0.2", pid, DEAD, lost, ended_at)
+def dead(class_name: str, pid: int, ended_at: int, node: str = "here", lost: str = GUESS) -> ActorRow:
+    return ActorRow(class_name, node, "10.0.0.2", pid, DEAD, lost, ended_at)
 
 
 def explained(monkeypatch: pytest.MonkeyPatch, logs: Path, rows: Sequence[ActorRow]) -> list[LostProcess]:
     monkeypatch.setattr(run_actors, "job_actors", lambda: list(rows))
     monkeypatch.setattr(lost_processes, "kernel_kills", lambda: {"this machine": 4})
     monkeypatch.setattr(lost_processes, "NOTICED_S", 0.0)
-    return explain({"a": 1}, "here", str(logs), Ended(), {"this machine": 4})
+    return explain("here", str(logs), Ended(), {"this machine": 4})
 
 
 def test_the_first_death_comes_first_with_all_that_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     log = tmp_path / "worker-abc-01000000-7.err"
     log.write_text("loading\nTrain: 0%\rTrain: 100%\nno room\n")
     rows = [
-        dead("b", "PPOTrainer", 8, 200),
-        dead("a", "PolicyModelActor", 7, 100),
-        dead("c", "_QueueActor", 9, 50, lost=""),
-        dead("e", "ProcessProbe", 10, 40),
-        ActorRow("d", "RolloutRayActor", "here", "", 6, "ALIVE"),
+        dead("PPOTrainer", 8, 200),
+        dead("PolicyModelActor", 7, 100),
+        dead("_QueueActor", 9, 50, lost=""),
+        dead("ProcessProbe", 10, 40),
+        ActorRow("RolloutRayActor", "here", "", 6, "ALIVE"),
     ]
     first, second = explained(monkeypatch, tmp_path, rows)
     how, memory, where, *last = first.description().splitlines()
-    assert how.startswith("policy actor 1 (pid 7) died: ") and "SIGSEGV" in how
+    assert how.startswith("policy actor (pid 7) died: ") and "SIGSEGV" in how
     assert "Memory was not the reason" in memory and str(log) in where
     assert last == ["    loading", "    Train: 100%", "    no room"]
     assert second.description().startswith("trainer (pid 8) died") and str(log) not in second.description()
 
 
 def test_of_a_process_on_another_node_rays_words_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (found,) = explained(monkeypatch, tmp_path, [dead("a", "CriticModelActor", 7, 1, node="there")])
+    (found,) = explained(monkeypatch, tmp_path, [dead("CriticModelActor", 7, 1, node="there")])
     told = found.description()
-    assert told.startswith(
-        "critic 1 (pid 7) died: on 10.0.0.2, The actor is dead because its worker process has died."
-    )
+    assert told.startswith("critic (pid 7) died: on 10.0.0.2, The actor is dead because its worker process has died.")
     assert "OOM" not in told and "Memory" not in told and told.endswith("(its log is on 10.0.0.2).")
 
 
@@ -108,47 +106,46 @@ def test_last_lines_are_those_of_errors_or_else_of_output(tmp_path: Path) -> Non
 def test_an_actor_that_is_stopped_while_it_starts_is_seen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Ray does not say its process yet. One that only starts is not taken for stopped."""
     rows = [
-        ActorRow("a", "PPOTrainer", "", "", 0, "PENDING_CREATION"),
-        ActorRow("b", "CriticModelActor", "", "", 0, "PENDING_CREATION"),
-        ActorRow("c", "PolicyModelActor", "", "", 0, "PENDING_CREATION"),
-        ActorRow("d", "PolicyModelActor", "", "", 0, "PENDING_CREATION"),
+        ActorRow("PPOTrainer", "", "", 0, "PENDING_CREATION"),
+        ActorRow("CriticModelActor", "", "", 0, "PENDING_CREATION"),
+        ActorRow("PolicyModelActor", "", "", 0, "PENDING_CREATION"),
+        ActorRow("PolicyModelActor", "", "", 0, "PENDING_CREATION"),
     ]
     stopped = {tmp_path: {31: "AdaPPOTrainer", 32: "PolicyModelActor"}}
     monkeypatch.setattr(run_actors, "job_actors", lambda: rows)
     monkeypatch.setattr(run_actors, "stopped_workers", lambda logs: dict(stopped[logs]))
-    found, _ = RunActors({"b": 0, "c": 0, "d": 1}, "here", tmp_path).look()
+    found, _ = RunActors("here", tmp_path).look()
     assert found == [
         Process("trainer", CONTROLLER, 31, STOPPED, stopped=31),
-        Process("critic 0", WORKER, 0, STARTING),
-        # One of the two, and nobody knows which.
+        Process("critic", WORKER, 0, STARTING),
         Process("policy actor", WORKER, 32, STOPPED, stopped=32),
-        Process("policy actor 1", WORKER, 0, STARTING),
+        Process("policy actor", WORKER, 0, STARTING),
     ]
 
 
 def test_processes_of_all_nodes_are_seen_under_our_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     rows = [
-        ActorRow("a", "PolicyModelActor", "here", "10.0.0.1", 7, "ALIVE"),
-        ActorRow("b", "PolicyModelActor", "there", "10.0.0.2", 7, "ALIVE"),
-        ActorRow("c", "TheirAgent", "here", "10.0.0.1", 8, "ALIVE"),
-        ActorRow("d", "CriticModelActor", "", "", 0, "PENDING_CREATION"),
-        ActorRow("e", "ReferenceModelActor", "gone", "10.0.0.3", 9, "ALIVE"),
-        dead("f", "RolloutRayActor", 5, 1),
+        ActorRow("PolicyModelActor", "here", "10.0.0.1", 7, "ALIVE"),
+        ActorRow("PolicyModelActor", "there", "10.0.0.2", 7, "ALIVE"),
+        ActorRow("TheirAgent", "here", "10.0.0.1", 8, "ALIVE"),
+        ActorRow("CriticModelActor", "", "", 0, "PENDING_CREATION"),
+        ActorRow("ReferenceModelActor", "gone", "10.0.0.3", 9, "ALIVE"),
+        dead("RolloutRayActor", 5, 1),
     ]
     monkeypatch.setattr(run_actors, "job_actors", lambda: rows)
     cpu = iter([1.0, 1.0])
     monkeypatch.setattr(
         run_actors, "look", lambda pids: {p: Seen(0, {p: (next(cpu) if p == 7 else 1e9, 0)}, "fit") for p in pids}
     )
-    actors: Any = RunActors({"a": 0, "b": 1, "d": 0}, "here", tmp_path)
+    actors: Any = RunActors("here", tmp_path)
     there = {"there": {7: Seen(70, {7: (0.0, 0)}, "")}, "gone": {}}
     monkeypatch.setattr(actors, "_look_at", lambda node, pids: there[node])
     found, pids = actors.look()
     assert [process.does for process in found] == [WORKING, STOPPED, WORKING, STARTING, UNSEEN]
     found, pids = actors.look()
     assert found[:2] == [
-        Process("policy actor 0", WORKER, 7, IDLE, "fit"),
-        Process("policy actor 1", WORKER, 7, STOPPED, "", 70, "10.0.0.2"),
+        Process("policy actor", WORKER, 7, IDLE, "fit"),
+        Process("policy actor", WORKER, 7, STOPPED, "", 70, "10.0.0.2"),
     ]
-    assert [process.name for process in found[2:]] == ["TheirAgent", "critic 0", "reference"]
+    assert [process.name for process in found[2:]] == ["TheirAgent", "critic", "reference"]
     assert pids == [7, 8]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -15,9 +14,7 @@ import pyarrow.parquet
 import pytest
 
 from openrlhf_ada.cli.main import main as program
-from openrlhf_ada.cli.plan import PLANNED, main
-from openrlhf_ada.cli.scenario import method_settings, names_of
-from openrlhf_ada.cli.train_ppo_ray import parse
+from openrlhf_ada.cli.plan import main
 from openrlhf_ada.config.presets import METHODS
 from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.simulation.step_seconds import STEP_MODELS
@@ -112,26 +109,32 @@ def run_dir(tmp_path: Path, engine: Path) -> Path:
 def test_a_run_gives_prompts_engines_and_seconds_of_training(run_dir: Path, tmp_path: Path) -> None:
     """Its steps took 3 s outside sampling for 4 trained rollouts of 10 tokens and their prompts."""
     plan = planned(tmp_path, str(run_dir), "--methods", "grpo", "--prompts", "30")["grpo"]
-    assert plan["training_s"] == pytest.approx(120 * (10 + 128) * 3 / (40 + 4 * 128))
+    assert plan["training_s"] == pytest.approx(120 * (10 + 128) * 3 / (40 + 4 * 128), rel=0.01)
     assert plan["fixed_s"] == 0
     # 120 rollouts on 3 engines of 64 slots: all at once.
-    assert plan["sampling_s"] == pytest.approx(0.1)
+    assert plan["sampling_s"] == pytest.approx(0.1, rel=0.11)
 
 
-def test_a_recorded_step_by_hand(run_dir: Path, tmp_path: Path) -> None:
-    """Four slots: the first wave of both prompts, then the second one of the second prompt, 10 tokens each."""
-    (run_dir / "engine.json").write_text(json.dumps(asdict(EngineModel((1, 4), (0.1, 0.1), slots=4))))
-    out = tmp_path / "plan.json"
-    argv = ["--methods", "recorded", "--schedulers", "rounds,waves", "--engines", "1,9", "--json", str(out)]
-    assert main([str(run_dir), *argv]) == 0
-    rows = json.loads(out.read_text())
-    assert [(row["engines"], row["scheduler"]) for row in rows] == [
-        *((1, "rounds"), (1, "waves"), (9, "rounds"), (9, "waves"))
+def test_a_runs_own_settings_stand_beside_methods_at_equal_prompts(run_dir: Path, tmp_path: Path) -> None:
+    """Half of its rollouts were right: 2 of each prompt, and 2 more where these are of one outcome."""
+    rows = planned(tmp_path, str(run_dir), "--methods", "recorded,grpo", "--engines", "1")
+    assert [row["prompts"] for row in rows.values()] == [2, 2]
+    own = rows["recorded"]
+    assert 4 <= own["rollouts"] <= 8 and own["trained"] == 4
+    assert own["tokens"] == pytest.approx(10 * own["rollouts"], rel=0.11)
+    assert own["training_s"] == pytest.approx(3.0, rel=0.01), "as it took"
+    assert own["groups_a_minute"] == pytest.approx(60 * 2 * own["signal"] / own["seconds"])
+
+
+def test_pass_rates_of_a_run_are_those_of_its_prompts(run_dir: Path, tmp_path: Path) -> None:
+    """One prompt of two was always right, and one never: hardly a group of two has both outcomes."""
+    samples = [
+        {"step": 1, "prompt_id": key, "key": key, "index": k, "metric": key, "reward": key, "tokens": 10}
+        for key in (0, 1)
+        for k in range(500)
     ]
-    for row in rows:
-        assert row["sampling_s"] == pytest.approx(2 * 10 * 0.1)
-        assert (row["prompts"], row["rollouts"], row["tokens"], row["signal"], row["wasted"]) == (2, 6, 60, 1.0, 0.0)
-        assert row["training_s"] == pytest.approx(3.0), "as it took"
+    (run_dir / "samples.jsonl").write_text("".join(json.dumps(sample) + "\n" for sample in samples))
+    assert planned(tmp_path, str(run_dir), "--methods", "grpo", "--prompts", "200")["grpo"]["signal"] < 0.05
 
 
 @pytest.mark.parametrize(
@@ -183,66 +186,41 @@ def test_what_is_recommended_says_on_which_evidence(tmp_path: Path, engine: Path
     assert "first-success-8" in experiment and "one right answer" in experiment
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["grpo", "uniform-8", "rated-pos", "maxrl"])
-@pytest.mark.parametrize("budget", [40, 48])
-def test_what_is_recommended_fits_and_is_accepted_by_training(
-    name: str, budget: int, tmp_path: Path, engine: Path, capsys: Any, valid_flags: dict[str, str | None]
-) -> None:
-    argv = ("--methods", name, "--engine", str(engine), "--max_tokens", "20", "--budget", str(budget))
-    plan = planned(tmp_path, *argv)[name]
-    assert plan["seconds"] <= budget
-    recommended = shlex.split(capsys.readouterr().out.strip().splitlines()[-1], comments=True)
-    data = tmp_path / "many.jsonl"
-    data.write_text("".join(f'{{"input": "{i}+1=", "label": "{i + 1}"}}\n' for i in range(8192)))
-    set_by_presets = {f"--{flag}" for method in METHODS.values() for flag in method.flags} | {"--ada_mode"}
-    needed = {flag: value for flag, value in valid_flags.items() if flag not in set_by_presets}
-    needed["--data.prompt_dataset"] = str(data)
-    parse([*(part for pair in needed.items() for part in pair if part), *recommended])
+NOT_PLANNED = {"dapo", "greso", "speed", "pilot-commit", "ppo", "reinforce-ada-est-critic"}
+"""They replace prompts or read a critic."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PLANNED)
-def test_every_planned_method_can_be_planned(name: str, tmp_path: Path, engine: Path) -> None:
+@pytest.mark.parametrize("name", sorted(set(METHODS) - NOT_PLANNED))
+def test_every_other_method_can_be_planned(name: str, tmp_path: Path, engine: Path) -> None:
     argv = ("--methods", name, "--engine", str(engine), "--prompts", "64", "--max_tokens", "8")
     plan = planned(tmp_path, *argv)[name]
     assert plan["rollouts"] >= plan["trained"] > 0
 
 
-def test_old_names_are_planned_under_the_new_ones(capsys: pytest.CaptureFixture[str]) -> None:
-    assert names_of(PLANNED)("counted,grpo") == ["spo-n2", "grpo"]
-    assert "counted" in (said := capsys.readouterr().err) and "spo-n2" in said and said.count("\n") == 1
+@pytest.mark.parametrize("name", sorted(NOT_PLANNED))
+def test_what_is_not_simulated_is_refused(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert f"--methods {name}" in fails(capsys, "--methods", f"grpo,{name}")
 
 
-def test_methods_that_replace_prompts_or_read_a_critic_are_not_planned() -> None:
-    assert set(METHODS) - set(PLANNED) == {
-        *("dapo", "greso", "speed", "pilot-commit", "ppo", "reinforce-ada-est-critic"),
-    }
-    with pytest.raises(ValueError, match="reinforce-ada-est-critic"):
-        method_settings("reinforce-ada-est-critic", 8)
+def test_a_method_of_ones_own_is_planned(tmp_path: Path, engine: Path) -> None:
+    own = tmp_path / "mine.yaml"
+    own.write_text("summary: mine\nsource: me\nbase: grpo\nflags: {rollout.n_samples_per_prompt: 2}\n")
+    plan = planned(tmp_path, "--methods", str(own), "--engine", str(engine), "--prompts", "8", "--max_tokens", "8")
+    assert plan[str(own)]["rollouts"] == 16
 
 
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (("--budget", "36"), "takes 42.8 s, of which 35 s are fixed. Give more seconds, more --engines, or shorter"),
-        (
-            ("--budget", "1e300"),
-            "a step of grpo would have more than 8,192 prompts, which are not simulated. Give fewer",
-        ),
-        (("--prompts", "8193"), "--prompts 8,193: steps of more than 8,192 prompts are not simulated"),
+        (("--prompts", "8193"), "argument --prompts: 8193: expected a whole number from 1 to 8,192"),
         (("--json", "nowhere/plan.json"), "--json nowhere/plan.json: there is no folder nowhere"),
         (("--calibrate",), "--calibrate needs the folder of a run"),
         (("--methods", "recorded"), "--methods recorded"),
-        (("--budget", "40", "--engines", "1,2"), "--budget"),
-        (("--schedulers", "flow"), "flow is unknown"),
-        (("--engines", "0"), "argument --engines: 0: expected numbers from 1 to 1000"),
-        (("--budget", "0"), "argument --budget: 0: expected a number above 0"),
-        (("--budget", "nan"), "argument --budget: nan: expected a number above 0"),
+        (("--engines", "0"), "argument --engines: 0: expected a whole number from 1 to 1,000"),
         (("--beta", "3"), "argument --beta: 3: expected two numbers above 0, such as 0.5,3.5"),
-        (("--beta", "1,-1"), "argument --beta: -1: expected a number above 0"),
-        (("--methods", "dapo"), "dapo replaces prompts or reads a critic, which is not simulated: expected some of"),
-        (("--methods", "gvn"), "Did you mean gvm?"),
+        (("--beta", "1,-1"), "argument --beta: 1,-1: expected two numbers above 0"),
+        (("--methods", "gvn"), "--ada_method gvm"),
         (("--tokens", "5000"), "have a mean of 2,966. Give --max_tokens 20000 or more"),
         (("--engine", "README.md"), "README.md does not describe an engine as --calibrate writes it"),
         (("README.md",), "README.md is no Parquet file with the columns ada_draws and ada_positives: make one with"),

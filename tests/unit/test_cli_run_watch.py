@@ -16,7 +16,7 @@ from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.platforms.signals import unwound_by_signals
 from openrlhf_ada.reporting.silence import STOPPED, WORKER, Process
 
-STOPPED_POLICY = Process("policy actor 0", WORKER, 7, STOPPED, "fit", 7)
+STOPPED_POLICY = Process("policy actor", WORKER, 7, STOPPED, "fit", 7)
 
 
 class Context:
@@ -32,7 +32,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], tupl
     def make(look: Callable[[], Any]) -> tuple[RunWatch, list[str]]:
         monkeypatch.setattr(run_watch.RunActors, "look", lambda self: look())
         notes: list[str] = []
-        return RunWatch(AdaConfig(silence=0.03, dead_after=0.3), {}, "logs", notes.append), notes
+        return RunWatch(AdaConfig(silence=0.03, dead_after=0.3), "logs", notes.append), notes
 
     return make
 
@@ -47,7 +47,7 @@ def test_the_main_thread_is_interrupted_where_it_waits(watch: Any) -> None:
             time.sleep(0.01)
     thread.stop(waits=True)
     assert not thread.is_alive()
-    assert thread.verdict.startswith("policy actor 0 (pid 7, in fit) has been stopped for")
+    assert thread.verdict.startswith("policy actor (pid 7, in fit) has been stopped for")
     assert notes and "`kill -CONT 7`" in notes[0]
 
 

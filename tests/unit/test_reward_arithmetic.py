@@ -66,7 +66,7 @@ def test_a_label_that_is_no_integer_is_refused(label: str) -> None:
 
 
 def test_lists_of_different_lengths_are_refused() -> None:
-    with pytest.raises(ValueError, match="2 queries, 1 prompts and 1 labels"):
+    with pytest.raises(ValueError, match="argument 2 is shorter"):
         reward_func(["a", "b"], ["a"], ["1"])
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from types import ModuleType
+from pathlib import Path
 from typing import Any
 
 import poison_grader
@@ -18,24 +17,17 @@ from openrlhf_ada.reward.grade import UnusableLabelError
 from openrlhf_ada.reward.pool import GradingLimits
 from openrlhf_ada.reward.reasoning import import_reasoning_gym, to_label
 from openrlhf_ada.reward.reward_function import (
-    NAMED,
+    ARITHMETIC,
+    COMBINED,
     Grading,
     NoScoreError,
     PooledReward,
-    path_of,
+    grader_of,
     pooled,
     strip_end_tokens,
 )
 from openrlhf_ada.reward.shaping import Shaping, has_format
-
-
-def load(name: str) -> ModuleType:
-    """As the host does."""
-    spec = importlib.util.spec_from_file_location("reward_func", path_of(name))
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from openrlhf_ada.reward.worker import load_file
 
 
 @pytest.fixture
@@ -46,18 +38,13 @@ def poisoned() -> Iterator[PooledReward]:
     reward.close()
 
 
-@pytest.mark.parametrize("name", NAMED)
-def test_the_host_can_load_every_named_reward_by_its_path(name: str) -> None:
-    assert callable(load(name).reward_func)
-
-
-def test_other_names_are_unchanged() -> None:
-    assert path_of("http://x/y") == "http://x/y"
-    assert path_of("my/reward.py") == "my/reward.py"
+@pytest.mark.parametrize("path", [ARITHMETIC, COMBINED])
+def test_openrlhf_can_load_the_reward_files(path: Path) -> None:
+    assert callable(load_file(str(path)).reward_func)
 
 
 def test_mathematics_through_the_hosts_form() -> None:
-    reward = load("math").reward_func
+    reward = pooled(grader_of("math"))
     result = reward(["Q: 1/2?A: \\boxed{0.5}<|im_end|>", "Q?A: \\boxed{3}"], ["Q: 1/2?", "Q?"], ["\\frac{1}{2}", "4"])
     reward.close()
     assert result["rewards"].tolist() == result["scores"].tolist() == [1.0, 0.0]
@@ -181,7 +168,7 @@ def test_a_task_that_is_not_there_is_named() -> None:
 @pytest.mark.parametrize("name", ["reasoning_gym", "code"])
 def test_adversarial_texts_never_hang_a_reward(name: str) -> None:
     label: Any = entry("countdown") if name == "reasoning_gym" else {"inputs": ["1"], "outputs": ["2"]}
-    reward = load(name).reward_func
+    reward = pooled(grader_of(name))
     reward.configure(Grading(GradingLimits(20.0, 1024), workers=2))
     with ThreadPoolExecutor(4) as threads:
         grades = list(threads.map(lambda text: reward.grade(text, label), adversarial_texts(10_000, seed=7)))

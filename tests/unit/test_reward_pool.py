@@ -40,6 +40,7 @@ CAUSES = {
     "not a number": "ValueError: the grader gave the score nan, which is not in [0, 1]",
     "above one": "ValueError: the grader gave the score 2.0, which is not in [0, 1]",
     "stop": "time limit (1 s)",
+    "half a message": "time limit (1 s)",
     "no message": "its process sent something that is no grade",
     "bad label": "unusable label: nothing to compare with",
 }
@@ -58,7 +59,16 @@ def test_every_failure_has_a_cause_and_no_score(pool: GraderPool, poison: str) -
     assert (grade.score, grade.cause) == (None, CAUSES[poison])
 
 
-OF_THE_ANSWER = ("spin", "sleep", "one long C call", "memory", "many small pieces of memory", "recursion", "stop")
+OF_THE_ANSWER = (
+    "spin",
+    "sleep",
+    "one long C call",
+    "memory",
+    "many small pieces of memory",
+    "recursion",
+    "stop",
+    "half a message",
+)
 """Limits, which an answer exceeds by itself. Everything else is a fault of the grader or of the machine."""
 
 

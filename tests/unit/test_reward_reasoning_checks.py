@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from openrlhf_ada.reward import reasoning_answers
-from openrlhf_ada.reward.grade import tell_when_label_is_readable
+from openrlhf_ada.reward.grade import listen
 from openrlhf_ada.reward.reasoning import import_reasoning_gym, to_label
 from openrlhf_ada.reward.reasoning_answers import grade
 from openrlhf_ada.reward.reasoning_checks import EVALUATED_AS_FORMULAS, EVALUATED_AS_LISTS, arithmetic, could_run
@@ -172,13 +172,13 @@ def test_formulas_are_no_programs() -> None:
 
 def test_what_is_costly_is_wrong_once_the_label_is_known() -> None:
     """A power tower takes the whole limit; its process tells the pool before that the label could be read."""
-    told: list[bool] = []
-    tell_when_label_is_readable(lambda: told.append(True))
+    told: list[float | None] = []
+    listen(told.append)
     try:
         grade("<answer>1</answer>", to_label(entries("lcm", size=1)[0]))
-        assert told == [True]
+        assert told == [None]
         with pytest.raises(reasoning_answers.UnusableLabelError):
             grade("<answer>1</answer>", "{}")
-        assert told == [True]
+        assert told == [None]
     finally:
-        tell_when_label_is_readable(lambda: None)
+        listen(lambda _: None)

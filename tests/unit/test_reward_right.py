@@ -12,8 +12,7 @@ from openrlhf_ada.eval.measures import per_problem
 from openrlhf_ada.reward.extraction import VOTING, answer_name, extracted
 from openrlhf_ada.reward.reasoning import import_reasoning_gym, to_label
 from openrlhf_ada.reward.reasoning_answers import grade
-from openrlhf_ada.reward.reward_function import MIXED, NAMED
-from openrlhf_ada.reward.right import default_threshold
+from openrlhf_ada.reward.reward_function import MIXED, NAMED, default_threshold
 
 
 def entry_of(task: str) -> dict[str, object]:

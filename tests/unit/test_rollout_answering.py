@@ -20,7 +20,6 @@ from openrlhf_ada.eval.answers import Asked, Sampled
 from openrlhf_ada.rollout import answering
 from openrlhf_ada.rollout.answering import AnswerSampler
 from openrlhf_ada.rollout.engine import Job
-from openrlhf_ada.rollout.messages import read
 from openrlhf_ada.trainer import sampling_only
 
 
@@ -163,7 +162,7 @@ def test_requests_of_a_dead_engine_are_repeated(
             events.append("died")
             engine.ended.clear()
             return [EngineDown(0), EngineUp(0)]
-        return read(ray.get(ray.wait([engine.answers.remote()], num_returns=1)[0][0]))
+        return ray.get(ray.wait([engine.answers.remote()], num_returns=1)[0][0])
 
     monkeypatch.setattr(connections, "wait", wait)
     rows = ask(sampler, [2], 4)

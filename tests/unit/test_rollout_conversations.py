@@ -16,7 +16,6 @@ from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.host.generator import HostGenerator
 from openrlhf_ada.rollout.conversations import count_sampled_tokens
 from openrlhf_ada.rollout.engine import AdaRolloutActor, SamplingSetup
-from openrlhf_ada.rollout.messages import read
 from openrlhf_ada.rollout.tracked_engine import Job, TrackedEngine
 
 PROMPT, INSERTED, PER_TURN = "prompt", "x" * 9, 3
@@ -70,7 +69,7 @@ def sampled(turns: int, limit: int | None, max_length: int = 99) -> list[tuple[i
         call = {"max_length": max_length, "hf_tokenizer": tokenize, "num_samples": 2}
         plain = await actor.generate_responses(prompt=PROMPT, label="", sampling_params=params, **call)
         await actor.submit([job], SamplingSetup(params, max_length, tokenize, 9.0))
-        (answer,) = read(await actor.answers())
+        (answer,) = await actor.answers()
         return plain, answer
 
     plain, answer = asyncio.run(scenario())

@@ -21,7 +21,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.rollout import engine as module
 from openrlhf_ada.rollout.engine import AdaRolloutActor, SamplingSetup, _end_with, keep_sockets_in
-from openrlhf_ada.rollout.messages import Answer, Number, read
+from openrlhf_ada.rollout.messages import Answer
 from openrlhf_ada.rollout.tracked_engine import Job, TrackedEngine
 
 Execute = Callable[[Any], Awaitable[Any]]
@@ -135,7 +135,7 @@ async def answer_of(actor: Any, *, stop_after: float | None = None, timeout_s: f
     if stop_after is not None:
         await asyncio.sleep(stop_after)
         await actor.stop([JOB.request])
-    (answer,) = read(await asyncio.wait_for(actor.answers(), 5))
+    (answer,) = await asyncio.wait_for(actor.answers(), 5)
     assert answer.request == JOB.request and not actor._running
     return answer
 
@@ -147,7 +147,7 @@ def test_sample_uses_its_seed_and_counts_tokens() -> None:
     found = answer.result.response()
     assert found["observation_tokens"].tolist() == [9, 1, 2, 3]
     assert found["extra_logs"] == {"seed": JOB.seed}
-    assert (answer.result.reward, answer.result.num_tokens) == (Number(1.0), 3)
+    assert (answer.result.reward, answer.result.num_tokens) == (1.0, 3)
 
 
 def test_versions_are_those_of_first_and_last_token() -> None:
@@ -227,7 +227,7 @@ def test_rewards_that_hang_do_not_hold_up_others(monkeypatch: pytest.MonkeyPatch
         await actor.submit([Job(r, "", "", None, 0) for r in requests], setup(0.2))
         hung: list[Answer] = []
         while len(hung) < 40:
-            hung += read(await actor.answers())
+            hung += await actor.answers()
         assert {answer.error for answer in hung} == {"no answer and score within 0.2 s"}
         hangs = False
         return [await answer_of(actor, timeout_s=1.0)]
@@ -297,7 +297,7 @@ def test_jobs_that_come_with_a_question_can_be_stopped_at_once() -> None:
         asking = asyncio.ensure_future(actor.answers([old.request], [JOB], setup(60.0)))
         await asyncio.sleep(0)
         await actor.stop([JOB.request])
-        return read(await asyncio.wait_for(asking, 5))
+        return await asyncio.wait_for(asking, 5)
 
     ended = asyncio.run(scenario())
     assert {answer.request for answer in ended} == {JOB.request, Request(1, 0)}

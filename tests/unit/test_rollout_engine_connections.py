@@ -17,7 +17,7 @@ from openrlhf_ada.core.fleet import EngineDown, EngineUp
 from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.rollout.engine_connections import CALLS_AT_A_TIME, EngineConnections
 from openrlhf_ada.rollout.engine_restart import NOTE_S, RESTART_S, EngineLostError, EngineWaiter
-from openrlhf_ada.rollout.messages import Answer, ended, pack
+from openrlhf_ada.rollout.messages import Answer
 from openrlhf_ada.rollout.tracked_engine import Job
 from openrlhf_ada.weights.sender import EngineGoneError
 
@@ -139,7 +139,7 @@ def test_dead_engine_is_unused_until_it_has_weights(world: World) -> None:
     assert connections.wait() == [EngineDown(1)]
     assert world.notes == ["vLLM engine 1 died; it is started again, and its rollouts are sampled again"]
     # The other one goes on.
-    first.last["answers"].set(pack([ended(Request(3, 0), 5, (1, 2))]))
+    first.last["answers"].set([Answer(Request(3, 0), 5, (1, 2))])
     assert connections.wait() == [Answer(Request(3, 0), 5, (1, 2))]
     assert world.restored == []
     second.come_back("b1")
@@ -215,7 +215,7 @@ def test_step_waits_for_engine_that_is_not_back(world: World, is_back: bool) -> 
     connections.wait()
     if is_back:
         second.come_back("b1")
-    first.last["answers"].set(pack([ended(Request(3, 0), 5, (0, 0))]))
+    first.last["answers"].set([Answer(Request(3, 0), 5, (0, 0))])
     connections.wait()
     second.start_id = "b1"
     for process in world.policy:
@@ -320,11 +320,9 @@ def test_an_engine_is_told_what_to_do_when_it_is_asked(world: World) -> None:
     calls: list[Any] = []
     second.stop = Remote(lambda requests: calls.append(("stop", requests)) or Ref())
     second.submit = Remote(lambda jobs, setup: calls.append(("submit", jobs, setup)) or Ref())
-    first.last["answers"].set(pack([ended(Request(3, 0), 5, (0, 0))]))
+    first.last["answers"].set([Answer(Request(3, 0), 5, (0, 0))])
     connections.wait()
-    first.answers = Remote(
-        lambda *told: calls.append(("answers", *told)) or Ref(pack([ended(JOB.request, 5, (0, 0))]))
-    )
+    first.answers = Remote(lambda *told: calls.append(("answers", *told)) or Ref([Answer(JOB.request, 5, (0, 0))]))
     for engine in (0, 1):
         connections.stop(engine, [Request(2, 7)])
         connections.submit(engine, [JOB], "setup")
@@ -339,7 +337,7 @@ def test_an_engine_is_told_what_to_do_when_it_is_asked(world: World) -> None:
 def test_a_busy_driver_reads_calls_that_failed(world: World) -> None:
     """Answers keep coming, so it never waits; a call that nobody answers must not stay unread."""
     connections, (first, second) = world.connections, world.actors
-    answer = pack([ended(Request(3, 0), 5, (0, 0))])
+    answer = [Answer(Request(3, 0), 5, (0, 0))]
     first.last["answers"].set(answer)
     first.answers = Remote(lambda *told: Ref(answer))
     results = iter([None, RuntimeError("no such tokenizer"), *[None] * CALLS_AT_A_TIME])

@@ -18,7 +18,7 @@ from openrlhf_ada.core.score_threshold import ScoreThreshold
 from openrlhf_ada.host.generator import HostGenerator
 from openrlhf_ada.reward.grade import TimedGrade
 from openrlhf_ada.rollout import messages
-from openrlhf_ada.rollout.messages import Answer, Ended, Message, Number, Result, ended, finished, pack, read
+from openrlhf_ada.rollout.messages import Result
 from openrlhf_ada.rollout.responses import ResponseReader
 
 REQUEST = Request(7, 3, 1)
@@ -39,42 +39,18 @@ def response(**changes: Any) -> dict[str, Any]:
     } | changes
 
 
-def end(max_length: int = 99, grade: TimedGrade | None = None, **changes: Any) -> Ended:
-    return finished(REQUEST, 5, (2, 3), response(**changes), max_length=max_length, logprobs=True, grade=grade)
-
-
-def sent(*answers: Ended) -> list[Answer]:
+def result_of(max_length: int = 99, grade: TimedGrade | None = None, **changes: Any) -> Result:
     """After a way through another process."""
-    message: Message = pickle.loads(pickle.dumps(pack(answers)))
-    return read(message)
-
-
-def result_of(**changes: Any) -> Result:
-    (answer,) = sent(end(**changes))
-    assert answer.result is not None
-    return answer.result
+    result = messages.result_of(response(**changes), max_length=max_length, logprobs=True, grade=grade)
+    return pickle.loads(pickle.dumps(result))
 
 
 def test_numbers_come_without_unpacking(monkeypatch: pytest.MonkeyPatch) -> None:
     grade = TimedGrade(1.0, "a cause", 0.5)
-    message = pack([ended(Request(1, 0), 4, (2, 2)), end(grade=grade), ended(Request(1, 1), 9, (2, 2), "why")])
+    found = result_of(grade=grade)
     monkeypatch.setattr(messages.pickle, "loads", lambda data: pytest.fail("unpacked"))
-    aborted, answer, failed = read(message)
-    assert aborted == Answer(Request(1, 0), 4, (2, 2))
-    assert failed == Answer(Request(1, 1), 9, (2, 2), "why")
-    assert answer[:4] == (REQUEST, 5, (2, 3), "")
-    found = answer.result
-    assert found is not None
-    assert (found.reward, found.score, found.grade) == (Number(0.25), Number(1.0), grade)
+    assert (found.reward, found.score, found.grade) == (0.25, 1.0, grade)
     assert (found.num_tokens, found.truncated, found.no_score) == (5, True, "")
-
-
-def test_responses_stay_in_the_messages_array() -> None:
-    """However long they are, nothing is copied until one is needed."""
-    rows, packed = pack([end(), end(max_length=4)])
-    for answer in read((rows, packed)):
-        assert answer.result is not None
-        assert np.shares_memory(answer.result.packed, packed)
 
 
 def test_unpacked_response_is_the_executors() -> None:
@@ -137,8 +113,7 @@ def by_the_host(given: dict[str, Any], args: Any) -> tuple[torch.Tensor, torch.T
     """(trained reward, reward in the log, score) by our generator of mode off, its penalties, and a clip."""
     host = object.__new__(HostGenerator)
     experience = host._process_response_into_experience(given, max_len=7)
-    dtype = torch.promote_types(experience.rewards.dtype, torch.float32)
-    experience.rewards = experience.rewards.flatten().to(dtype)
+    experience.rewards = experience.rewards.flatten().to(torch.float32)
     length_penalty.apply_length_penalties([experience], args)
     return experience.rewards.clamp(*args.reward.clip_range), experience.info["reward"], experience.scores.flatten()
 
@@ -161,7 +136,7 @@ def test_rewards_are_the_hosts_to_the_bit(
         rollout=SimpleNamespace(max_new_tokens=8),
     )
     changes = {"reward": reward, "scores": score, "truncated": truncated}
-    trained, logged, scored = by_the_host(response(**changes), args)
+    trained, logged, scored = (value.to(torch.float32) for value in by_the_host(response(**changes), args))
     result = result_of(max_length=7, **changes)
     reader = ResponseReader(args, 7, None, ScoreThreshold(0.5))
     sample, experience = reader.sample(REQUEST, result, (0, 0)), reader.experience(result)

@@ -52,6 +52,8 @@ class FaultyGenerator(TableGenerator):
 
         return FaultyFleet(answer, num_engines=2, late=0.5, dying=0.05, seed=self.seed)
 
+    least_chance = 0.0
+
     @property
     def _limits(self) -> DispatchLimits:
         return DispatchLimits(slots=30, speculative=30)
@@ -59,9 +61,7 @@ class FaultyGenerator(TableGenerator):
 
 def steps_of(seed: int, name: Any, count: int) -> tuple[list[Any], int]:
     """Of each step everything that is trained, replaced, learned and paid for, but for waste; and prompts given up."""
-    generator = FaultyGenerator(
-        seed, scheduler=name, refill_limit=2, max_no_score=99, least_chance=0.0, on_note=lambda text: None
-    )
+    generator = FaultyGenerator(seed, scheduler=name, refill_limit=2, max_no_score=99, on_note=lambda text: None)
     steps: list[Any] = []
     given_up = 0
     while len(steps) < count:

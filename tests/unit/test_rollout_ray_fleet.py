@@ -18,6 +18,7 @@ from engines import RolloutEngine, end_at_once
 from openrlhf.datasets import PromptDataset
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
+from rollouts import settings
 
 from openrlhf_ada.core.batches import BatchPlan
 from openrlhf_ada.core.fleet import Finished
@@ -41,6 +42,7 @@ def make_generator(
     *,
     prompts: Sequence[int] = (4, 7),
     policy: Policy | None = None,
+    refill_limit: int = 0,
     sampling: Mapping[str, Any] = MappingProxyType({}),
     **reward: Any,
 ) -> AdaptiveSamplesGenerator:
@@ -60,20 +62,15 @@ def make_generator(
             }
         ),
         data=SimpleNamespace(max_len=32, input_key="input", label_key="label", disable_fast_tokenizer=False),
+        ada=settings(refill_limit=refill_limit),
     )
     strategy = SimpleNamespace(args=args, is_rank_0=lambda: False)
     dataset = PromptDataset([{"input": str(i), "label": f"L{i}"} for i in prompts], None, strategy)
     loader = _Batches(dataset)
     host = SamplesGenerator(strategy, loader, None, None, engines)
-    options: dict[str, Any] = {
-        "plan": BatchPlan(2, 2, 4, 1, 1),
-        "refill_limit": 0,
-        "num_texts": 0,
-        "restore_engine": lambda engine: [],
-        "scheduler": "rounds",
-    }
     policy = policy or sequential(1, 1, n=2, wave=2, cap=4)
-    return AdaptiveSamplesGenerator(host, policy, SamplingOptions(**options | dict(sampling)))
+    options = SamplingOptions(plan=BatchPlan(2, 2, 4, 1, 1), restore_engine=lambda engine: [], **sampling)
+    return AdaptiveSamplesGenerator(host, policy, options)
 
 
 class _Batches:
@@ -186,7 +183,7 @@ def test_only_sleeping_engines_are_woken(engines: list[RolloutEngine], sleeps: b
     assert [engine.power for engine in engines] == [calls, calls], "nothing is left to sample"
 
 
-REFILLED = {"prompts": (4, 7, 6, 9, 8), "sampling": {"refill_limit": 3}}
+REFILLED: dict[str, Any] = {"prompts": (4, 7, 6, 9, 8), "refill_limit": 3}
 """Every prompt has one outcome: both of the batch are replaced, then one of the fresh ones."""
 
 
@@ -214,8 +211,8 @@ def test_a_critic_is_asked_while_engines_sleep(engines: list[RolloutEngine]) -> 
 
     plain = sequential(1, 1, n=2, wave=2, cap=4)
     policy = ReadsCritic(**{field.name: getattr(plain, field.name) for field in fields(plain)})
-    sampling = {**REFILLED["sampling"], "prompt_values": values}
-    generator = make_generator(engines, prompts=REFILLED["prompts"], policy=policy, sampling=sampling)
+    sampling = {"prompt_values": values}
+    generator = make_generator(engines, **REFILLED, policy=policy, sampling=sampling)
     generator.args.vllm.enable_sleep = True
     generator.generate_samples(**GENERATE)
     nap = ["wake_up", "sleep"]

@@ -113,7 +113,7 @@ def test_all_are_trained_but_what_fills_no_batch(train_batch: int, kept: int) ->
 
 def test_record_has_every_sample_and_a_few_texts(tmp_path: Path) -> None:
     toy._build_tokenizer().save_pretrained(tmp_path)
-    generator = make_generator({0: [1, 0], 1: [0, 0, 0, 1]}, model=str(tmp_path), num_texts=1)
+    generator = make_generator({0: [1, 0], 1: [0, 0, 0, 1]}, model=str(tmp_path), log_texts=1)
     record = generator.generate_samples(**GENERATE)[0].record
     first, second = record.groups
     assert [(group.row, group.prompt) for group in record.groups] == [(0, "0+1="), (1, "1+1=")]
@@ -189,9 +189,9 @@ def test_score_decides_and_reward_is_trained() -> None:
 
 @pytest.mark.parametrize(("reward", "score"), [(-1.0, 0.0), (0.5, 1.0), (0.0, 0.7)])
 def test_rewards_that_are_no_pass_rates_are_refused(reward: float, score: float) -> None:
-    assert read(1.0, score=0.7, binary_reward_above=0.5)[0].reward == 1.0
+    assert read(1.0, score=0.7, reads_critic=True)[0].reward == 1.0
     with pytest.raises(ValueError, match=r"has reward .* and score .*Use --ada_estimator ema for other rewards"):
-        read(reward, score, binary_reward_above=0.5)
+        read(reward, score, reads_critic=True)
 
 
 def test_a_missing_reward_is_no_score() -> None:

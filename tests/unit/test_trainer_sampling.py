@@ -42,8 +42,6 @@ def test_adaptive_mode_has_the_policy_of_the_flags(argv_with: ArgvWith, mode: st
     generator = generator_for(argv_with({"--ada_mode": mode, "--ada_log_texts": "2"}))
     assert isinstance(generator, AdaptiveSamplesGenerator)
     assert isinstance(generator.policy, policy)
-    options = generator.options
-    assert (options.refill_limit, options.num_texts, options.logprob_steps) == (0, 2, 10)
     generator.restore({"total_consumed_prompts": 4, "episode": 1, "global_step": 0})
     assert (generator.prompts.next_key, generator.prompts.episodes_done) == (4, 1)
 
@@ -52,7 +50,7 @@ def test_adaptive_mode_has_the_policy_of_the_flags(argv_with: ArgvWith, mode: st
 def test_refilling_takes_fresh_prompts_up_to_the_limit(argv_with: ArgvWith, given: Flags, limit: int) -> None:
     generator = generator_for(argv_with({"--ada_unresolved": "refill"} | given))
     assert isinstance(generator, AdaptiveSamplesGenerator)
-    assert generator.options.refill_limit == limit
+    assert generator.settings.refill_limit == limit
 
 
 # -- how long a run is --------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 
 from openrlhf_ada.cli.train_ppo_ray import parse
 from openrlhf_ada.config.defaults import FULL_MARKS
-from openrlhf_ada.reward.reward_function import path_of
+from openrlhf_ada.reward.reward_function import ARITHMETIC
 from openrlhf_ada.trainer.settled import threshold_notes
 
 Flags = dict[str, str | None]
@@ -68,7 +68,7 @@ def test_the_file_of_a_named_reward_is_that_reward(
     argv_with: Callable[[Flags], list[str]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """The demo names it so; another file of that name is the user's."""
-    args = parse(argv_with({**SEQ, REWARD: path_of("arithmetic")}))
+    args = parse(argv_with({**SEQ, REWARD: str(ARITHMETIC)}))
     assert args.ada.positive_threshold == FULL_MARKS and not threshold_notes(args)
     other = tmp_path_factory.mktemp("other") / "arithmetic.py"
     other.write_text("def reward_func(queries, prompts, labels): ...\n")

@@ -105,7 +105,7 @@ class Memory:
 
 
 class Remembering:
-    """What all our policies do with their memory. `kind` is its name in a checkpoint; `first`: see `Memory.observe`."""
+    """What our policies do with their memory. `kind` is its name in a checkpoint; `first`: see `Memory.observe`."""
 
     kind: ClassVar[str]
     memory: Memory | None
@@ -136,7 +136,7 @@ class Remembering:
         expected = [] if self.memory is None else [self.kind]
         if list(state) != expected:
             raise ValueError(
-                f"the checkpoint's sampling policy has the state {list(state)}, and these flags go on from {expected}; "
+                f"the checkpoint's sampling policy has the state {list(state)}, these flags go on from {expected}: "
                 f"resume with the --ada_... flags that it was written with"
             )
         if self.memory is not None:

@@ -69,4 +69,3 @@ def _is_elementary(node: Any) -> bool:
     return all(isinstance(part, kinds) for part in parts) and not any(
         abs(one) > LARGEST_POWER for power in powers for one in power.atoms(sp.Number)
     )
-
