@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -168,16 +167,6 @@ def method_settings(name: str) -> Settings:
         return settings_of(advantage, n, exit="fixed", max_samples=n, select="all")
     ours = {flag.removeprefix("ada."): value for flag, value in flags.items() if flag.startswith("ada.")}
     return settings_of(advantage, n, **ours)
-
-
-def methods_table() -> str:
-    """Markdown: what the methods' files say."""
-    rows = [[f"`{name}`", method.summary, _papers(method.source)] for name, method in METHODS.items()]
-    return _table([["`--ada_method`", "What it does", "arXiv"], *rows])
-
-
-def _papers(source: str) -> str:
-    return ", ".join(re.findall(r"\b\d{4}\.\d{5}(?:v\d)?", source))
 
 
 def method_weights_table() -> str:
@@ -393,7 +382,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "chances": choice_table,
     **{f"weights, {aim}": partial(weights_table, aim) for aim in AIMS},
     "matched weights": matched_table,
-    "methods": methods_table,
     "weights of methods": method_weights_table,
 }
 """What stands between two marks of the page."""

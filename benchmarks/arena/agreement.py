@@ -29,7 +29,7 @@ from openrlhf_ada.reporting.run_record import Run
 LEARNER, REAL = "learner", "real"
 """In one process; with Ray, DeepSpeed and vLLM."""
 
-METHODS_DEFAULT = ("uniform-4", "first-right")
+METHODS_DEFAULT = ("uniform-4", "first-success-8")
 """A fixed number of rollouts, all trained, in four updates; and waves of one until one is right, in eight."""
 
 REPEATS = 4
@@ -117,9 +117,9 @@ def train_flags(method: Method, conditions: Conditions) -> Flags:
         "rollout.batch_size": conditions.prompts,
         "rollout.n_samples_per_prompt": method.n,
         "rollout.micro_batch_size": trained,
-        "train.batch_size": trained // method.parts,
-        "train.micro_batch_size": trained // method.parts,
-        "train.max_epochs": method.passes,
+        "train.batch_size": trained // method.updates,
+        "train.micro_batch_size": trained // method.updates,
+        "train.max_epochs": method.epochs,
         "train.num_episodes": conditions.episodes,
         "algo.advantage.estimator": method.estimator,
         "algo.kl.init_coef": 0,

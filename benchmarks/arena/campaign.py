@@ -221,7 +221,7 @@ def _settings_of(method: Method) -> dict[str, Any]:
 def made_with(name: str, task: str) -> dict[str, Any]:
     """What a method's trials depend on, in short: numbers and names, as JSON has them, and an objective's name."""
     method = METHODS[name]
-    settings = _settings_of(method) | {field: getattr(method, field) for field in ("n", "refill", "passes", "parts")}
+    settings = _settings_of(method) | {field: getattr(method, field) for field in ("n", "refill", "epochs", "updates")}
     settings["objective"] = settings["target"]["name"]
     if method.weight_of is not None:
         settings["weight"] = fingerprint(method.weight_of, task)

@@ -190,20 +190,25 @@ class Learner:
         return sample(self.model, PromptBatch.of(self.world.train, rows), self._generator)
 
     def train(
-        self, answers: Answers, index: Sequence[int], coefficients: Sequence[float], passes: int = 1, parts: int = 1
+        self,
+        answers: Answers,
+        index: Sequence[int],
+        coefficients: Sequence[float],
+        epochs: int = 1,
+        updates: int = 1,
     ) -> None:
         """Up the mean of coefficient x log-probability over the trained answers `index`.
 
-        One update for each of the equal `parts` of each of the `passes`: of several, with PPO's clipped ratio of every
+        In each of the `epochs` so many `updates`, each of an equal part: of several, with PPO's clipped ratio of every
         token.
         """
         rows, weights = torch.tensor(index), torch.tensor(coefficients, dtype=torch.float32)
         before = None
-        if passes * parts > 1:
+        if epochs * updates > 1:
             with torch.no_grad():
                 before = self.model.token_log_probs(answers.prompts, answers.tokens)
-        for _ in range(passes):
-            for part in np.array_split(self._shuffle.permutation(len(index)), parts):
+        for _ in range(epochs):
+            for part in np.array_split(self._shuffle.permutation(len(index)), updates):
                 # The others have no gradient, and count in the mean.
                 chosen = torch.from_numpy(part)[weights[part] != 0]
                 if len(chosen):

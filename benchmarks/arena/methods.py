@@ -41,8 +41,8 @@ RIGHT_ONLY: dict[str, Any] = {"baseline": "none", "correction": "none", "zeros":
 class Method:
     """n: --rollout.n_samples_per_prompt. ada: our flags. estimator: --algo.advantage.estimator.
 
-    `refill`: prompts of one outcome are replaced until the step is full (DAPO). `passes`: epochs over a step's
-    rollouts. `parts`: of a step, with one update each, in each epoch; the published recipe has one epoch and four.
+    `refill`: prompts of one outcome are replaced until the step is full (DAPO). `epochs`: over a step's
+    rollouts. `updates`: of a step in each epoch; the published recipe has one epoch and four.
     `weight_of`: a method; prompts get its effective weight, at their true pass rates (weights.py).
     """
 
@@ -52,8 +52,8 @@ class Method:
     ada: dict[str, Any]
     estimator: str = "dr_grpo"
     refill: bool = False
-    passes: int = 1
-    parts: int = 4
+    epochs: int = 1
+    updates: int = 4
     weight_of: str | None = None
 
     def settings(self, prompts: int) -> Settings:
@@ -106,21 +106,18 @@ PUBLISHED = (
 )
 """Presets that have the same name here."""
 
-OF_PRESET = {name: name for name in PUBLISHED} | {
+OURS = ("raft-n1-e2", "rated", "rated-pos", "spo-n2", "first-success-8")
+
+OF_PRESET = {name: name for name in (*PUBLISHED, *OURS)} | {
     "grpo": "grpo-4",
     "uniform-8": "uniform-8-skip",
     "reinforce-ada-pos": "pos",
     "reinforce-ada-balance": "balance",
     "reinforce-ada-est": "est",
-    "raft-n1-e2": "raft-1-twice",
-    "rated": "rated",
-    "rated-pos": "rated-pos",
-    "spo-n2": "counted",
-    "first-success-8": "first-right",
 }
 """Methods here by the presets that they stand for. Sizes of steps are the arena's own."""
 
-TWICE: dict[str, Any] = {"passes": 2, "parts": 2}
+TWICE: dict[str, Any] = {"epochs": 2, "updates": 2}
 """Two epochs, in as many updates as one epoch in four."""
 
 SKIP: dict[str, Any] = {"zeros": "skip"}
@@ -133,23 +130,25 @@ ROUNDED: dict[str, Any] = {"baseline_rounding": 0.3} | SKIP
 def _uniforms() -> Iterator[Method]:
     for n in (2, 4, 8, 16, 32):
         yield Method(f"uniform-{n}", f"{n} rollouts a prompt, all trained", estimator="rloo", **_uniform(n))
-    yield Method("uniform-8-at-once", "uniform-8 with one update of a step", estimator="rloo", parts=1, **_uniform(8))
+    yield Method(
+        "uniform-8-at-once", "uniform-8 with one update of a step", estimator="rloo", updates=1, **_uniform(8)
+    )
     for n in (2, 4, 8):
         summary = f"uniform-{n} with 2 epochs over each step"
-        yield Method(f"uniform-{n}-twice", summary, estimator="rloo", **_uniform(n), **TWICE)
+        yield Method(f"uniform-{n}-e2", summary, estimator="rloo", **_uniform(n), **TWICE)
     yield Method("grpo-4", "4 rollouts a prompt, over the standard deviation", estimator="group_norm", **_uniform(4))
 
 
 def _skipping() -> Iterator[Method]:
     """The same updates, of which rollouts without an advantage are no part."""
     for method in _uniforms():
-        if method.name in ("uniform-4", "uniform-8", "uniform-4-twice", "uniform-8-twice", "grpo-4"):
+        if method.name in ("uniform-4", "uniform-8", "uniform-4-e2", "uniform-8-e2", "grpo-4"):
             summary = f"{method.name}; rollouts of advantage 0 are not computed"
             yield replace(method, name=f"{method.name}-skip", summary=summary, ada=method.ada | SKIP)
-    summary = "uniform-4-twice-skip in as many updates as counted"
-    yield Method("uniform-4-twice-in-eight", summary, estimator="rloo", **_uniform(4, **SKIP), passes=2)
-    summary = "grpo-4 in as many updates as counted"
-    yield Method("grpo-4-in-eight", summary, estimator="group_norm", parts=8, **_uniform(4))
+    summary = "uniform-4-e2-skip in as many updates as spo-n2"
+    yield Method("uniform-4-e2-in-eight", summary, estimator="rloo", **_uniform(4, **SKIP), epochs=2)
+    summary = "grpo-4 in as many updates as spo-n2"
+    yield Method("grpo-4-in-eight", summary, estimator="group_norm", updates=8, **_uniform(4))
 
 
 def _ours() -> Iterator[Method]:
@@ -159,7 +158,7 @@ def _ours() -> Iterator[Method]:
     yield Method("rated", summary, estimator="flash_reinforce", **_uniform(1, **rated), **TWICE)
     summary = "one at a time until one is right, at most 8; all trained, rated"
     yield Method("rated-pos", summary, 1, _until_right(8) | rated, "flash_reinforce", **TWICE)
-    yield from _counted()
+    yield from _spo()
     yield from _right_only()
 
 
@@ -168,45 +167,45 @@ def _until_right(most: int) -> dict[str, Any]:
     return {"mode": "seq", "exit": "pos", "k_pos": 1, "max_samples": most, "wave": 1, "select": "all"}
 
 
-def _first_right(most: int) -> dict[str, Any]:
+def _first_success(most: int) -> dict[str, Any]:
     """The best of a prompt's rollouts is the right one, if there is one."""
     return _until_right(most) | {"select": "best_random"} | RIGHT_ONLY
 
 
 def _right_only() -> Iterator[Method]:
-    """`first-right`, what it is without one of its parts, and right answers of as many rollouts of every prompt."""
-    for most, name in ((8, "first-right"), (4, "first-right-4"), (16, "first-right-16")):
+    """`first-success-8`, what it is without one of its parts, and right answers of fixed numbers of rollouts."""
+    for most, name in ((8, "first-success-8"), (4, "first-success-4"), (16, "first-success-16")):
         summary = f"one at a time until one is right, at most {most}; that one is trained"
-        yield Method(name, summary, 1, _first_right(most), "flash_reinforce", passes=2)
-    yield Method("first-right-once", "first-right with one epoch", 1, _first_right(8), "flash_reinforce")
+        yield Method(name, summary, 1, _first_success(most), "flash_reinforce", epochs=2)
+    yield Method("first-success-8-e1", "first-success-8 with one epoch", 1, _first_success(8), "flash_reinforce")
     one = "right answers of one rollout a prompt"
-    yield Method("raft-1-twice", one, estimator="flash_reinforce", **_uniform(1, **RIGHT_ONLY), passes=2)
-    for n, name in ((2, "raft-2-twice"), (4, "raft-twice"), (8, "raft-8-twice")):
+    yield Method("raft-n1-e2", one, estimator="flash_reinforce", **_uniform(1, **RIGHT_ONLY), epochs=2)
+    for n, name in ((2, "raft-n2-e2"), (4, "raft-n4-e2"), (8, "raft-n8-e2")):
         summary = f"right answers of {n} rollouts a prompt, with equal weight"
-        yield Method(name, summary, **_uniform(n, **RIGHT_ONLY), passes=2)
+        yield Method(name, summary, **_uniform(n, **RIGHT_ONLY), epochs=2)
     log = {"correction": "positives", "objective": "log"} | SKIP
-    summary = "raft-8-twice with the weight that first-right has"
-    yield Method("raft-8-as-first-right", summary, **_uniform(8, **log), passes=2)
+    summary = "raft-n8-e2 with the weight that first-success-8 has"
+    yield Method("raft-n8-e2-as-first-success-8", summary, **_uniform(8, **log), epochs=2)
 
 
-def _counted() -> Iterator[Method]:
-    """`counted`, what it is without one of its parts, and what each part is alone."""
+def _spo() -> Iterator[Method]:
+    """`spo-n2`, what it is without one of its parts, and what each part is alone."""
     weight = {"objective": "matched:rated-pos", "correction": "stratum", "half_life": 200.0}
     compared = "compared with its counts, with the weight that rated-pos has"
     rounded = f"{compared}; expected outcomes are not trained"
-    yield Method("counted", f"2 rollouts a prompt, {rounded}", **_uniform(2, **weight, **ROUNDED), passes=2)
-    for n, name in ((2, "counted-unrounded"), (4, "uniform-4-as-rated-pos")):
+    yield Method("spo-n2", f"2 rollouts a prompt, {rounded}", **_uniform(2, **weight, **ROUNDED), epochs=2)
+    for n, name in ((2, "spo-n2-unrounded"), (4, "uniform-4-as-rated-pos")):
         yield Method(name, f"{n} rollouts a prompt, {compared}", **_uniform(n, **weight), **TWICE)
-    summary = "counted in as many updates as the others"
-    yield Method("counted-in-four", summary, **_uniform(2, **weight, **ROUNDED), **TWICE)
+    summary = "spo-n2 in as many updates as the others"
+    yield Method("spo-n2-in-four", summary, **_uniform(2, **weight, **ROUNDED), **TWICE)
     linear = weight | {"objective": "linear"}
-    yield Method("counted-linear", "counted with equal weights", **_uniform(2, **linear, **ROUNDED), passes=2)
+    yield Method("spo-n2-linear", "spo-n2 with equal weights", **_uniform(2, **linear, **ROUNDED), epochs=2)
     # Counts are forgotten at once, and what is left is the mean over the prompts of the last step.
     by_mean = weight | ROUNDED | {"half_life": 0.01}
-    summary = "counted without counts: every prompt is predicted by the mean of all"
-    yield Method("counted-by-mean", summary, **_uniform(2, **by_mean), passes=2)
-    summary = "counted on one in four prompts, chosen by expected spread"
-    yield Method("counted-chosen", summary, **_uniform(2, candidates=4, **weight, **ROUNDED), passes=2)
+    summary = "spo-n2 without counts: every prompt is predicted by the mean of all"
+    yield Method("spo-n2-by-mean", summary, **_uniform(2, **by_mean), epochs=2)
+    summary = "spo-n2 on one in four prompts, chosen by expected spread"
+    yield Method("spo-n2-chosen", summary, **_uniform(2, candidates=4, **weight, **ROUNDED), epochs=2)
 
 
 def _adaptive() -> Iterator[Method]:
@@ -240,10 +239,10 @@ def _adaptive() -> Iterator[Method]:
 
 def _gvm() -> Iterator[Method]:
     """In as many epochs and updates as ours."""
-    gvm = replace(_published("gvm"), passes=2)
-    yield replace(gvm, name="gvm-twice", summary="gvm")
-    summary = "gvm-twice with 4 rollouts a prompt on average"
-    yield replace(gvm, name="gvm-4-twice", summary=summary, n=4, ada=gvm.ada | {"budget": 4.0})
+    gvm = replace(_published("gvm"), epochs=2)
+    yield replace(gvm, name="gvm-e2", summary="gvm")
+    summary = "gvm-e2 with 4 rollouts a prompt on average"
+    yield replace(gvm, name="gvm-4-e2", summary=summary, n=4, ada=gvm.ada | {"budget": 4.0})
 
 
 def _weighed() -> Iterator[Method]:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.arena import agreement, costs, real
 from benchmarks.arena.campaign import PROMPTS, RATES
 from benchmarks.arena.folders import Results, difference, read_settings
-from benchmarks.arena.methods import METHODS, OF_PRESET, Method
+from benchmarks.arena.methods import METHODS
 from benchmarks.arena.packed import PACKED, PACKED_COSTS, changes, unpack
 from benchmarks.arena.statistics import Interval
 from benchmarks.arena.tables import REFERENCE, TARGET_SHARE, Finals, over_tasks
 from benchmarks.arena.tasks import TASKS
-from benchmarks.arena.weights import effective_weight_of, tables
+from benchmarks.arena.weights import tables
 from openrlhf_ada.simulation.step_seconds import STEP_MODELS
 
 RESULTS = Path(__file__).parent / "RESULTS.md"
@@ -23,19 +23,16 @@ PAGE = Path(__file__).parents[2] / "docs" / "arena.md"
 FIRST, LAST = "<!-- costs: written by `make arena-docs` -->", "<!-- end of costs -->"
 
 ON_PAGE = (
-    *("raft-1-twice", "first-right", "raft-twice", "counted", "maxrl", "uniform-4-twice-skip", "grpo-4"),
+    *("raft-n1-e2", "first-success-8", "raft-n4-e2", "spo-n2", "maxrl", "uniform-4-e2-skip", "grpo-4"),
     *("uniform-16", "est", "pos", "balance", "dapo"),
 )
 
 CONTROLS = {method.weight_of: name for name, method in METHODS.items() if method.weight_of is not None}
 """By the method whose weight they have."""
 
-PASS_RATES = (0.1, 0.3, 0.7, 0.9)
-"""Of the table of weights."""
-
 MODELS = {"smollm2": "SmolLM2-135M-Instruct", "toy": "The demo's toy"}
 
-OURS = ("raft-1-twice", "first-right", "counted")
+OURS = ("raft-n1-e2", "first-success-8", "spo-n2")
 
 INTERVAL = " ({0.low:.2f} to {0.high:.2f})"
 
@@ -82,7 +79,7 @@ def render(by_task: ByTask) -> str:
     trials = Results(PACKED / "agreement", agreement.Cell, agreement.MEASURED).by_cell
     run = real.Conditions(**read_settings(PACKED / "real", ("conditions",))["conditions"])
     runs = Results(PACKED / "real", real.Cell, real.MEASURED)
-    parts = [
+    sections = [
         "# Results of the arena",
         "`make arena-docs` writes this page from the files in `results/`. [The arena](../../docs/arena.md) says what "
         "these figures show, and what they do not.",
@@ -91,19 +88,17 @@ def render(by_task: ByTask) -> str:
         "*missed*: so many seeds did not reach the target, and count with the whole budget. *all*: geometric mean, of "
         "methods that were run on all tasks; the others are shown without intervals. Each method has the best of "
         f"learning rates from {min(RATES):g} to {max(RATES):g} and {min(PROMPTS)} to {max(PROMPTS)} prompts "
-        "of a step.",
+        "of a step. *e2*: two epochs over each step. *skip*: rollouts of advantage 0 are not computed. *in-eight*: in "
+        "eight updates of a step instead of four. `methods.py` has all names and flags.",
         *(part for cost in PACKED_COSTS for part in at_equal(by_task, cost)),
         *_other_seconds(_at(by_task, "seconds")),
         *_weight_or_sampling(_at(by_task, "seconds")),
         *_machines(),
         *language_model(runs, run),
         *agreement_of(conditions, trials),
-        *_methods(
-            {name for at in by_task for f in at.values() for name in f.runs} | {cell.method for cell in runs.by_cell}
-        ),
         *_changes(run),
     ]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(sections) + "\n"
 
 
 def _at(by_task: ByTask, cost: str) -> list[Finals]:
@@ -125,16 +120,19 @@ def at_equal(by_task: ByTask, cost: str) -> list[str]:
     others = sorted(run - everywhere.keys(), key=lambda n: min(f.rows[n].cost.mean for f in several if n in f.runs))
     shown = [name for name in others if name not in CONTROLS.values()]
     some = [finals for finals in several if any(name in finals.runs for name in shown)]
-    parts = [
+    sections = [
         f"## At equal {cost}",
         markdown(
             ["method", *_tasks(several), "all"], [[*_costs(several, n), _all(*everywhere[n])] for n in everywhere]
         ),
     ]
     if shown:
-        parts += ["Not run on all tasks:", markdown(["method", *_tasks(some)], [_costs(some, n, "") for n in shown])]
+        sections += [
+            "Not run on all tasks:",
+            markdown(["method", *_tasks(some)], [_costs(some, n, "") for n in shown]),
+        ]
     return [
-        *parts,
+        *sections,
         "Beside the cheapest uniform sampling, on the same worlds:",
         _beside(several),
         "Accuracy after the budget:",
@@ -214,23 +212,11 @@ def _weight_or_sampling(several: Sequence[Finals]) -> list[str]:
         "multiplied by the method's effective weight at the prompt's true pass rate. What the method gains over "
         "that is due to which rollouts it draws and trains, and to its baseline. At equal seconds.",
         markdown(["", *columns], body),
-        "Effective weights by pass rate p, as multiples of that at p = 0.5: enumerated where they depend on p alone, "
-        f"else measured in training on {' and '.join(_tasks(measured))}.",
-        markdown(
-            ["weight of", *(f"p = {p}" for p in PASS_RATES)],
-            [[f"`{name}`", *(_weights(name, p) for p in PASS_RATES)] for name in CONTROLS],
-        ),
     ]
 
 
 def _control(finals: Finals, name: str, control: str) -> list[str]:
     return [_cost(finals, control, ""), _over(finals, name, control)]
-
-
-def _weights(method: str, p: float) -> str:
-    """On each task; once where it is the same."""
-    found = [effective_weight_of(method, task) for task in tables()]
-    return ", ".join(dict.fromkeys(f"{table.weight(p) / table.weight(0.5):.2f}" for table in found))
 
 
 def _machines() -> list[str]:
@@ -281,7 +267,7 @@ def language_model(results: Results[real.Cell], conditions: real.Conditions) -> 
         "## A language model on the real stack",
         f"{MODELS[conditions.model]}, sums with a short answer, {conditions.budget:,} rollouts a run, learning rate "
         f"{conditions.rate:g} for all. Beside `{real.REFERENCE}`, with 95 % intervals (Student's t over seeds), in "
-        "points and as ratios. Methods make different numbers of updates: [by name](#methods-by-name).",
+        "points and as ratios. Methods make different numbers of updates.",
         markdown(head, gains),
         "Means of a run:",
         markdown(["method", *means], spent),
@@ -320,27 +306,6 @@ def agreement_of(conditions: agreement.Conditions, trials: agreement.Trials) -> 
         "What a comparison of the first two methods says, in points of mean accuracy:",
         markdown(["one process", "real stack"], [shown]),
     ]
-
-
-# -- the methods ------------------------------------------------------------------------------------------------------
-
-
-def _methods(run: Set[str]) -> list[str]:
-    """But for controls, which have no name in the tables."""
-    presets = {name: f"`{preset}`" for preset, name in OF_PRESET.items()}
-    shown = [method for name, method in METHODS.items() if name in run and name not in CONTROLS.values()]
-    body = [[f"`{m.name}`", m.summary, _updates(m), presets.get(m.name, "")] for m in shown]
-    return [
-        "## Methods by name",
-        "*Updates*: of a step, whose rollouts are trained in so many equal parts, in one epoch or in two. *Preset*: "
-        "the `--ada_method` that the method stands for; its sizes of steps and numbers of updates are its own. "
-        "`methods.py` has the flags.",
-        markdown(["name", "what it does", "updates", "preset"], body),
-    ]
-
-
-def _updates(method: Method) -> str:
-    return str(method.parts) if method.passes == 1 else f"{method.passes} epochs of {method.parts}"
 
 
 def _changes(run: real.Conditions) -> list[str]:

@@ -21,7 +21,7 @@ from openrlhf_ada.reporting.run_record import Row as Measurement
 from openrlhf_ada.reporting.run_record import Run
 from openrlhf_ada.simulation.coin_flips import simulate
 
-REFERENCE = "uniform-4-twice"
+REFERENCE = "uniform-4-e2"
 """Uniform sampling in two epochs. All are compared with it."""
 
 STEP_ROLLOUTS = 128
@@ -38,10 +38,10 @@ SIMULATED_PROMPTS, SIMULATED_STEPS = 256, 8
 
 METHODS_DEFAULT = (
     REFERENCE,
-    "first-right",
-    "raft-1-twice",
-    "raft-twice",
-    "counted",
+    "first-success-8",
+    "raft-n1-e2",
+    "raft-n4-e2",
+    "spo-n2",
     "uniform-8",
     "uniform-4",
     "uniform-16",
@@ -113,9 +113,9 @@ def rollouts_per_prompt(method: str) -> float:
 
 
 def prompts_per_step(method: str) -> int:
-    """As many as make a step of about STEP_ROLLOUTS, and whose trained rollouts make equal parts, one an update."""
-    parts = METHODS[method].parts
-    whole = parts // math.gcd(parts, METHODS[method].n)
+    """As many as make a step of about STEP_ROLLOUTS, and whose trained rollouts make equal updates."""
+    updates = METHODS[method].updates
+    whole = updates // math.gcd(updates, METHODS[method].n)
     return whole * max(1, round(STEP_ROLLOUTS / rollouts_per_prompt(method) / whole))
 
 
@@ -123,7 +123,7 @@ def run_flags(name: str, conditions: Conditions) -> Flags:
     """What the command line of a method's run has beside seed, model, prompts and folders."""
     method, prompts = METHODS[name], prompts_per_step(name)
     trained = prompts * method.n
-    update = trained // method.parts
+    update = trained // method.updates
     return method_flags(method) | {
         "ada_eval_ends": True,
         "algo.advantage.estimator": method.estimator,
@@ -132,7 +132,7 @@ def run_flags(name: str, conditions: Conditions) -> Flags:
         "rollout.micro_batch_size": trained,
         "train.batch_size": update,
         "train.micro_batch_size": update,
-        "train.max_epochs": method.passes,
+        "train.max_epochs": method.epochs,
         # Enough even if a prompt had one rollout: the run is ended when its budget is spent.
         "train.num_episodes": -(-conditions.budget // conditions.prompts) + 1,
         "actor.adam.lr": conditions.rate,
@@ -291,7 +291,7 @@ def _row(
     widths = [run["evaluations"]["half_width"][-1] for run in runs.values()]
     spent = {of: float(np.mean([sum(run["by_step"][of]) for run in runs.values()])) for of in SPENT}
     # A run's record has once what is trained in every epoch.
-    spent["trained_tokens"] *= METHODS[name].passes
+    spent["trained_tokens"] *= METHODS[name].epochs
     return Row(
         method=name,
         seeds=len(runs),

@@ -25,7 +25,7 @@ from benchmarks.arena.weights import check_weights
 from openrlhf_ada.cli.progress_line import progress_line
 
 QUICK: dict[str, Any] = {
-    "methods": ["uniform-8", "balance", "est", "first-right"],
+    "methods": ["uniform-8", "balance", "est", "first-success-8"],
     "tasks": ["graded"],
     "seeds": 3,
     "budget": 5000,

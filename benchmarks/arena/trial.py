@@ -103,14 +103,14 @@ class Trial:
         groups = [self._policy.build(pool, self._rng).weighed(w) for pool, w in zip(trained, weights, strict=True)]
         index = [drawn.places[group.key][i] for group in groups for i in group.indices]
         coefficients = [c for group in groups for c in group.coefficients]
-        passes = self._method.passes
+        epochs = self._method.epochs
         computed = [i for i, c in zip(index, coefficients, strict=True) if c or not self._skips_zeros]
-        self._learner.train(drawn.answers(), index, coefficients, passes, self._method.parts)
+        self._learner.train(drawn.answers(), index, coefficients, epochs, self._method.updates)
         self._policy.observe(pools)
         self._chooser.end_step(pools)
         self.spent.steps += 1
-        self.spent.trained += passes * len(computed)
-        self.spent.trained_tokens += passes * int(drawn.answers().num_tokens[computed].sum())
+        self.spent.trained += epochs * len(computed)
+        self.spent.trained_tokens += epochs * int(drawn.answers().num_tokens[computed].sum())
         return list(zip(trained, groups, strict=True))
 
     def _weights(self, pools: Sequence[PromptPool], drawn: _Drawn) -> list[float]:

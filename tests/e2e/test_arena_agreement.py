@@ -27,7 +27,7 @@ PROMPTS, STEPS, SEED = 16, 3, 0
 CONDITIONS = Conditions(steps=64, prompts=PROMPTS)
 
 # OpenRLHF deals a step's rollouts out to several updates in an order of its own.
-IN_ONE_UPDATE = replace(METHODS["pos"], parts=1)
+IN_ONE_UPDATE = replace(METHODS["pos"], updates=1)
 
 
 def test_replayed_rollouts_give_the_weights_of_the_real_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

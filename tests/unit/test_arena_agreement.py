@@ -67,15 +67,15 @@ def results(tmp_path: Path) -> Results[Cell]:
 # -- what makes the two equal -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", [*COMPARED, "counted"])
+@pytest.mark.parametrize("method", [*COMPARED, "spo-n2"])
 def test_command_line_is_valid_and_trains_as_the_learner_does(method: str) -> None:
     folder, expected = Path("/nowhere"), METHODS[method]
     flags = flags_of_any_run(TOY, folder, folder, folder) | train_flags(expected, CONDITIONS)
     args = parse(words(flags), check_without_files)
     assert args.ada.group_size == expected.n
     assert {name: getattr(args.ada.given, name) for name in expected.ada} == expected.ada
-    assert args.train.batch_size == args.train.micro_batch_size == 32 * expected.n // expected.parts, "one a part"
-    assert (args.train.max_epochs, list(args.actor.eps_clip_low_high)) == (expected.passes, [0.2, 0.28])
+    assert args.train.batch_size == args.train.micro_batch_size == 32 * expected.n // expected.updates, "one a part"
+    assert (args.train.max_epochs, list(args.actor.eps_clip_low_high)) == (expected.epochs, [0.2, 0.28])
     assert (args.ada.loss, args.ada.loss_length, args.actor.loss_agg_mode) == ("sequence-constant", 1, "token-mean")
     adam = args.actor.adam
     assert (adam.lr, list(adam.betas), adam.eps, adam.weight_decay) == (1e-3, [0.9, 0.999], 1e-8, 0.0)

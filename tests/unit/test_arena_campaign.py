@@ -148,19 +148,19 @@ def evenly(rollouts: dict[str, int], accuracy: float = 1.0) -> Finals:
     return Finals("graded", "rollouts", dict.fromkeys(rollouts, (1e-3, 8)), runs)
 
 
-COSTS_OF = {REFERENCE: 2000, "grpo-4": 1600, "uniform-4-twice": 1000, "uniform-8-as-pos": 100, "counted": 600}
+COSTS_OF = {REFERENCE: 2000, "grpo-4": 1600, "uniform-4-e2": 1000, "uniform-8-as-pos": 100, "spo-n2": 600}
 
 
 def test_cheapest_uniform_sampling_has_equal_weights() -> None:
     """A control with another weight of prompts is none."""
     finals = evenly(COSTS_OF)
-    assert finals.cheapest_uniform() == "uniform-4-twice"
-    assert finals.beside("counted", "grpo-4").text(".3f") == "0.375 (0.375 to 0.375)"
+    assert finals.cheapest_uniform() == "uniform-4-e2"
+    assert finals.beside("spo-n2", "grpo-4").text(".3f") == "0.375 (0.375 to 0.375)"
 
 
 def test_methods_that_learn_nothing_cost_the_same() -> None:
     """The target is where they start: a cost of 0 would give no ratio."""
-    assert evenly(COSTS_OF, accuracy=0.0).beside("counted", "grpo-4").mean == 1.0
+    assert evenly(COSTS_OF, accuracy=0.0).beside("spo-n2", "grpo-4").mean == 1.0
 
 
 def test_costs_over_tasks_are_geometric_means(results: Trials) -> None:

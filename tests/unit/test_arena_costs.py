@@ -60,8 +60,8 @@ def test_waves_agree_with_the_simulation(exit_rule: str, prompts: int, alpha: fl
 def test_rollouts_one_at_a_time_agree_with_the_simulation(
     alpha: float, beta: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those of `first-right`, whose 8 waves shrink to single prompts."""
-    monkeypatch.setattr(seconds, "policy", lambda _: METHODS["first-right"].policy(2048))
+    """Those of `first-success-8`, whose 8 waves shrink to single prompts."""
+    monkeypatch.setattr(seconds, "policy", lambda _: METHODS["first-success-8"].policy(2048))
     _agrees("pos", 2048, alpha, beta)
 
 

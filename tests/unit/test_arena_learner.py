@@ -102,35 +102,41 @@ def test_step_follows_the_coefficients() -> None:
     assert change[0] > 0 > change[3]
 
 
-@pytest.mark.parametrize(("passes", "parts"), [(1, 4), (2, 2)])
-def test_every_part_of_every_pass_is_an_update(passes: int, parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("epochs", "updates"), [(1, 4), (2, 2)])
+def test_every_epoch_makes_so_many_updates(epochs: int, updates: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Answers of coefficient 0 count in the mean of their part. Nothing is updated here, so PPO's ratios stay 1 and a
     part's objective is the sum of its coefficients at every position."""
     world = make_world(TASKS[SMALL], 0)
     learner = Learner(world, model_of(SMALL).state_dict(), 1e-3, 0)
-    updates: list[tuple[float, float]] = []
-    monkeypatch.setattr(learner, "_update", lambda gain, size: updates.append((gain.item(), size)))
+    made: list[tuple[float, float]] = []
+    monkeypatch.setattr(learner, "_update", lambda gain, size: made.append((gain.item(), size)))
     answers = learner.sample(range(16))
-    learner.train(answers, list(range(16)), [1.0, 0.0] * 8, passes, parts)
-    assert len(updates) == passes * parts and {size for _, size in updates} == {16 / parts}
+    learner.train(answers, list(range(16)), [1.0, 0.0] * 8, epochs, updates)
+    assert len(made) == epochs * updates and {size for _, size in made} == {16 / updates}
     positions = answers.tokens.shape[1]
-    assert sum(gain for gain, _ in updates) == pytest.approx(passes * 8 * positions)
+    assert sum(gain for gain, _ in made) == pytest.approx(epochs * 8 * positions)
+
+
+OF_EACH_KIND = (
+    *("uniform-2", "uniform-4-e2", "grpo-4-skip", "spo-n2", "first-success-8", "raft-n4-e2", "balance", "est", "dapo"),
+    *("hora", "pilot-commit", "greso", "weighed-as-pos", "weighed-as-est", "choose-4-share"),
+)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name, m in METHODS.items() if m.weight_of in (None, "pos", "est")])
+@pytest.mark.parametrize("name", OF_EACH_KIND)
 def test_every_method_keeps_its_books(name: str) -> None:
     # Weights that were measured are of some tasks only.
     weight_of = METHODS[name].weight_of
     task = "unsolvable" if weight_of is None or weight_of in ENUMERATED else "graded"
     world = make_world(TASKS[task], 0)
     trial = Trial(Learner(world, model_of(task).state_dict(), 1e-3, 0), METHODS[name], 32, seed=0)
-    curve = trial.run(600)
+    curve = trial.run(300)
     assert len(curve.accuracy) == len(curve.spent) == 41
     last = curve.spent[-1]
-    assert last["rollouts"] >= 600
-    assert last["trained_tokens"] <= last["tokens"] * METHODS[name].passes
-    assert last["trained"] <= last["rollouts"] * METHODS[name].passes and last["steps"] > 0
+    assert last["rollouts"] >= 300
+    assert last["trained_tokens"] <= last["tokens"] * METHODS[name].epochs
+    assert last["trained"] <= last["rollouts"] * METHODS[name].epochs and last["steps"] > 0
     assert sum(rollouts for batch in last["batches"] for _, rollouts in batch) == last["rollouts"]
     assert last["batches"][0][0][0] == 32 * last["steps"]
 
@@ -147,7 +153,7 @@ def test_budget_may_be_in_seconds() -> None:
 def test_same_seed_gives_the_same_curve() -> None:
     world, weights = make_world(TASKS[SMALL], 0), model_of(SMALL).state_dict()
     curves = [
-        Trial(Learner(world, weights, 1e-3, 0), METHODS["balance"], 32, seed=0).run(600).accuracy for _ in range(2)
+        Trial(Learner(world, weights, 1e-3, 0), METHODS["balance"], 32, seed=0).run(300).accuracy for _ in range(2)
     ]
     assert curves[0] == curves[1]
 

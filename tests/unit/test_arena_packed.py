@@ -99,14 +99,14 @@ def test_changed_methods_are_named_and_packed_anew(
     now = {name: made_with(name, "graded") for name in (REFERENCE, "pos")}
     monkeypatch.setattr(packed, "_made_with", lambda name, task: now[name] | {"new": 1})
     assert not changes(file)
-    now["pos"]["passes"] = 2
-    assert changes(file) == {"pos": "passes: 1 there, 2 here"}
+    now["pos"]["epochs"] = 2
+    assert changes(file) == {"pos": "epochs: 1 there, 2 here"}
     pack(results, "graded", {"seconds": ["pos"]}, SEEDS, BUDGET, file)
     assert [cost for cost, finals in unpack(file).items() if "pos" in finals.runs] == ["seconds"] and not changes(file)
-    now[REFERENCE]["parts"] = 8
-    with pytest.raises(ValueError, match=r"uniform-8 were made otherwise \(parts: 4 there, 8 here\)"):
+    now[REFERENCE]["updates"] = 8
+    with pytest.raises(ValueError, match=r"uniform-8 were made otherwise \(updates: 4 there, 8 here\)"):
         pack(results, "graded", METHODS, SEEDS, BUDGET, file)
-    now[REFERENCE]["parts"] = 4
+    now[REFERENCE]["updates"] = 4
     monkeypatch.setattr(packed, "METHODS", {REFERENCE: METHODS_HERE[REFERENCE]})
     assert changes(file) == {"pos": "there is no such method now"}
 
@@ -171,7 +171,7 @@ def test_every_method_that_stands_for_a_preset_resolves_as_it_does(name: str) ->
     flags = {flag.removeprefix("ada."): value for flag, value in preset.items() if flag.startswith("ada.")}
     n, advantage = preset["rollout.n_samples_per_prompt"], preset["algo.advantage.estimator"]
     same = ours.settings(64)
-    assert (ours.passes, advantage) == (preset["train.max_epochs"], ours.estimator)
+    assert (ours.epochs, advantage) == (preset["train.max_epochs"], ours.estimator)
     if name == "grpo":
         assert flags == {"mode": "off"} and (same.group_size, same.baseline, same.correction) == (4, "pool", "none")
         return

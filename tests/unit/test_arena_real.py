@@ -116,8 +116,8 @@ def test_command_line_is_valid_and_has_the_methods_settings(method: str) -> None
     assert {name: getattr(args.ada.given, name) for name in ada} == ada
     assert settings.refills == expected.refill
     assert args.algo.advantage.estimator == expected.estimator
-    assert args.train.batch_size * expected.parts == args.rollout.batch_size * expected.n, "one update a part"
-    assert args.train.max_epochs == expected.passes
+    assert args.train.batch_size * expected.updates == args.rollout.batch_size * expected.n, "one update a part"
+    assert args.train.max_epochs == expected.epochs
     assert (args.actor.adam.lr, args.actor.lr_scheduler) == (CONDITIONS.rate, "constant")
 
 

@@ -105,7 +105,7 @@ def final_rates(trap: Trap, method: Method, sampler: Any = None, seed: int = 0) 
     model = Learner(trap.world, trap.weights, RATE, seed)
     answers = trap.world.train.answers
     answers[trap.is_hard, 0] = PAD
-    trial = Trial(model, replace(method, parts=1), PROMPTS, seed=seed)
+    trial = Trial(model, replace(method, updates=1), PROMPTS, seed=seed)
     if sampler is not None:
         trial._chooser = sampler(trap.is_hard)
     visits, opened, observe = 0, False, trial._policy.observe

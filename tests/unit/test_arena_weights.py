@@ -25,7 +25,12 @@ class Frozen(Learner):
     """Its pass rates stay."""
 
     def train(
-        self, answers: Answers, index: Sequence[int], coefficients: Sequence[float], passes: int = 1, parts: int = 1
+        self,
+        answers: Answers,
+        index: Sequence[int],
+        coefficients: Sequence[float],
+        epochs: int = 1,
+        updates: int = 1,
     ) -> None:
         pass
 

@@ -12,7 +12,6 @@ import pytest
 from documents import ROOT, Block, blocks, command_lines, section, spans, tables
 
 from openrlhf_ada.cli.train_ppo_ray import USER_ERRORS, parse
-from openrlhf_ada.config.presets import METHODS
 from openrlhf_ada.config.schema import add_flags
 from openrlhf_ada.host.parser import training_parser
 
@@ -65,16 +64,6 @@ def base() -> list[str]:
         for word in span.split()
     ]
     return [*(word for word in [*command[:at], *command[at + 2 :]] if word not in shared), *own]
-
-
-def test_flags_that_a_method_sets_are_listed() -> None:
-    """Who adds a method to a command line leaves them out."""
-    (table,) = tables(section(TEXT, "Flags that a method sets"))
-    of_every_method = set.intersection(*(set(method.flags) for method in METHODS.values()))
-    host = {f"--{flag}" for flag in of_every_method if not flag.startswith("ada.")}
-    assert {span for row in table[1:] for span in spans(row[1])} == host - {"--actor.adam.lr"} | {
-        "--algo.dynamic_filtering_enable"
-    }
 
 
 REFUSED = next(tables(section(TEXT, "What is refused")))[1:]

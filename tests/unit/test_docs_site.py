@@ -83,7 +83,6 @@ def page() -> Iterator[Page]:
         ("wrong build of torch", "install.html"),
         ("one-sided", "glossary.html"),
         ("what messages mean", "operations.html"),
-        ("dynamic sampling dapo", "faq.html"),
         ("pool wave group", "concepts.html"),
     ],
 )
