@@ -29,9 +29,10 @@ class AdaptiveExperienceMaker(RemoteExperienceMaker):
 
     def __init__(self, host: RemoteExperienceMaker, *, uses_critic: bool = True) -> None:
         """`uses_critic`: ask it for values. A pass-rate critic predicts, and has none for the policy's training."""
+        critic: Any = host.critic_model_group if uses_critic else None
         super().__init__(
             host.actor_model_group,
-            host.critic_model_group if uses_critic else None,
+            critic,
             host.reward_model_group,
             host.initial_model_group,
             host.kl_ctl,

@@ -63,7 +63,7 @@ def score_threshold(settings: Settings) -> ScoreThreshold | None:
     """What makes scores of raw scores; None where they are in [0, 1] already."""
     if settings.scores == "unit":
         return None
-    start = cast("float", settings.positive_threshold)
+    start: Any = settings.positive_threshold
     return ScoreThreshold(start, settings.positive_quantile, settings.quantile_steps or QUANTILE_STEPS)
 
 

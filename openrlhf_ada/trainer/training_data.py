@@ -25,7 +25,7 @@ from openrlhf_ada.reporting.redaction import plain, redact
 from openrlhf_ada.reward.mixed import named_label
 from openrlhf_ada.reward.names import split_names
 from openrlhf_ada.reward.pool import limits_of
-from openrlhf_ada.reward.reward_function import MIXED, NAMED, grades_labels
+from openrlhf_ada.reward.reward_function import MIXED, NAMED
 from openrlhf_ada.reward.trial import ROWS, Row, rows_for
 from openrlhf_ada.trainer.checkpoints import Origin
 from openrlhf_ada.trainer.preflight import check_rows
