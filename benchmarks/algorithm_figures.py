@@ -26,8 +26,9 @@ from openrlhf_ada.core.exact import (
     drawn_weight,
     estimated_weights,
     expected_split,
+    extra_chances,
+    pilot_chances,
     sequential_weight,
-    two_stage_draws,
 )
 from openrlhf_ada.core.grouping import GroupBuilder
 from openrlhf_ada.core.policies import Estimated, Policy, Sequential, TwoStage
@@ -193,8 +194,15 @@ def _draws(settings: Settings) -> list[float]:
         return [policy.plan.expected_draws(p) for p in DRAWN_RATES]
     rates = np.arange(1, 100) / 100
     assert isinstance(policy, Estimated | TwoStage)
-    drawn = expected_split(policy, rates) if isinstance(policy, Estimated) else two_stage_draws(policy, rates)
+    drawn = expected_split(policy, rates) if isinstance(policy, Estimated) else _two_stage_draws(policy, rates)
     return [float(drawn[round(100 * p) - 1]) for p in DRAWN_RATES]
+
+
+def _two_stage_draws(policy: TwoStage, rates: np.ndarray) -> np.ndarray:
+    """Expected rollouts of a prompt of each pass rate, all equally frequent, shape (B,)."""
+    pilots = np.array([pilot_chances(policy.pilot, rate) for rate in rates])
+    extra = extra_chances(policy, pilots.mean(axis=0))
+    return policy.pilot + pilots @ extra @ np.arange(extra.shape[1])
 
 
 def choice_table() -> str:

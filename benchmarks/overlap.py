@@ -65,8 +65,8 @@ class _WatchedFleet(VirtualFleet):
         return super().wait()
 
     def _note(self) -> None:
-        if len(self._scheduler.closed) > self.closed[-1][1]:
-            self.closed.append((self.now, len(self._scheduler.closed)))
+        if self._scheduler.num_closed > self.closed[-1][1]:
+            self.closed.append((self.now, self._scheduler.num_closed))
 
 
 def closing_times(policy: Policy, answer: SampleOf, engines: int) -> tuple[list[tuple[float, int]], float]:

@@ -32,7 +32,7 @@ from openrlhf_ada.config.objective_notes import LARGEST_CAP, weights_of
 from openrlhf_ada.config.presets import method_named
 from openrlhf_ada.config.settings import Settings
 from openrlhf_ada.data.prepared import measured_rates
-from openrlhf_ada.reporting.display import on_each
+from openrlhf_ada.reporting.counting import Counting
 from openrlhf_ada.reporting.run_record import read_run
 from openrlhf_ada.simulation.step_seconds import ANSWER_TOKENS, PROMPT_TOKENS, STEP_MODELS
 from openrlhf_ada.simulation.workload import SYNTHETIC, SyntheticRollouts
@@ -60,8 +60,12 @@ def main(argv: Sequence[str]) -> int:
         return _calibrate(args.source)
     scenario = _scenario(args)
     names = args.methods or ([RECORDED] if scenario.settings else []) + list(USUAL)
-    cases = {name: _case(scenario, name, args.prompts) for name in names}
-    plans = on_each(list(cases), "simulating", lambda name: _plan(scenario, name, *cases[name]))
+    cases, plans = {name: _case(scenario, name, args.prompts) for name in names}, []
+    with Counting() as progress:
+        progress.count(f"simulating {', '.join(cases)}", "methods", len(cases))
+        for name, case in cases.items():
+            plans.append(_plan(scenario, name, *case))
+            progress.advance()
     show(plans)
     if args.json:
         rows = [asdict(plan) | {"seconds": plan.seconds, "groups_a_minute": plan.groups_a_minute} for plan in plans]

@@ -94,7 +94,7 @@ VERBS = {
         "evaluate",
         needs=("aiohttp", "plotly", "rich"),
     ),
-    "report": Verb("write the page of a run, or of several beside each other", "report", needs=("plotly", "yaml")),
+    "report": Verb("write the page of a run, or of several beside each other", "report", needs=("plotly",)),
     "methods": Verb("list the methods of --ada_method, or show one: what it sets, and from where", "methods"),
     "plan": Verb("estimate what a step of each method takes and gives", "plan", needs=("rich",)),
 }

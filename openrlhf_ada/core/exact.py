@@ -30,21 +30,11 @@ NEGLIGIBLE = 1e-14
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """Of one prompt's trained group.
-
-    `effective` is f'(p). Of a coefficient: `mean` and `square` (the mean of its square), over end states and the n
-    samples of the group; `largest`, the largest absolute one that comes up with more than a negligible chance.
-    """
+    """Of one prompt's trained group: `effective` is f'(p), `square` the mean square of a coefficient, over end states
+    and the n samples of the group."""
 
     effective: float
-    mean: float
     square: float
-    largest: float
-
-    @property
-    def variance(self) -> float:
-        """Of a coefficient."""
-        return self.square - self.mean**2
 
     @property
     def noise(self) -> float:
@@ -90,21 +80,13 @@ def two_stage_weights(policy: TwoStage, rates: ArrayLike, at: ArrayLike | None =
     `at`: as for `estimated_weights`. Predictions for a baseline are right.
     """
     p = np.asarray(rates, dtype=np.float64)
-    pilots = np.array([_pilot_chances(policy.pilot, rate) for rate in p])
+    pilots = np.array([pilot_chances(policy.pilot, rate) for rate in p])
     extra = extra_chances(policy, pilots.mean(axis=0))
     chosen = range(len(p)) if at is None else np.asarray(at).tolist()
     return [
         _weight(policy.builder, _two_stage_ends(pilots[i], extra, float(p[i])), float(p[i]), float(p[i]))
         for i in chosen
     ]
-
-
-def two_stage_draws(policy: TwoStage, rates: ArrayLike) -> Floats:
-    """Expected rollouts of a prompt of each pass rate in such a batch, shape (B,)."""
-    pilots = np.array([_pilot_chances(policy.pilot, rate) for rate in np.asarray(rates, dtype=np.float64)])
-    extra = extra_chances(policy, pilots.mean(axis=0))
-    more: Floats = np.arange(extra.shape[1], dtype=np.float64)
-    return policy.pilot + np.dot(pilots, np.dot(extra, more))
 
 
 def extra_chances(policy: TwoStage, pilots: Floats) -> Floats:
@@ -126,7 +108,7 @@ def extra_chances(policy: TwoStage, pilots: Floats) -> Floats:
     return np.hstack([np.zeros((len(gains), least)), ends])
 
 
-def _pilot_chances(pilot: int, p: float) -> Floats:
+def pilot_chances(pilot: int, p: float) -> Floats:
     """Of 0, 1, ..., `pilot` positives."""
     return np.array([math.comb(pilot, k) * p**k * (1.0 - p) ** (pilot - k) for k in range(pilot + 1)])
 
@@ -134,13 +116,9 @@ def _pilot_chances(pilot: int, p: float) -> Floats:
 def _two_stage_ends(pilots: Floats, extra: Floats, p: float) -> Iterator[End]:
     pilot = len(pilots) - 1
     for k, count in np.argwhere(extra).tolist():
-        first_rate = _constant(k / pilot)
-        for more, chance in enumerate(_pilot_chances(count, p)):
-            yield pilot + count, k + more, float(pilots[k] * extra[k, count] * chance), first_rate
-
-
-def _constant(rate: float) -> UnbiasedRate:
-    return lambda drawn, positives: rate
+        for more, chance in enumerate(pilot_chances(count, p)):
+            mass = float(pilots[k] * extra[k, count] * chance)
+            yield pilot + count, k + more, mass, lambda drawn, positives, rate=k / pilot: rate
 
 
 def _ends(plan: StoppingPlan, p: float) -> Iterator[End]:
@@ -149,7 +127,7 @@ def _ends(plan: StoppingPlan, p: float) -> Iterator[End]:
 
 
 def _weight(builder: GroupBuilder, ends: Iterable[End], p: float, predicted: float) -> Weight:
-    effective = mean = square = largest = 0.0
+    effective = square = 0.0
     n = builder.selection.group_size
     for drawn, positives, chance, unbiased_rate in ends:
         if chance < NEGLIGIBLE:
@@ -163,10 +141,8 @@ def _weight(builder: GroupBuilder, ends: Iterable[End], p: float, predicted: flo
                 c = c * np.where(positive, 1.0 - p, -p)
             mass = chance * share
             effective += mass * effective_weight(c, positive, p, n)
-            mean += mass * float(c.sum()) / n
             square += mass * float((c**2).sum()) / n
-            largest = max(largest, float(np.abs(c).max(initial=0.0)))
-    return Weight(effective, mean, square, largest)
+    return Weight(effective, square)
 
 
 def _kept(builder: GroupBuilder, scores: Floats, positives: int) -> Iterator[tuple[float, tuple[int, ...]]]:

@@ -109,57 +109,86 @@ class DispatchLimits:
     attempts: int = ATTEMPTS
 
 
-class Placement:
-    """Which engine takes which request: the one that has the prompt's prefix while it has room, else the emptiest."""
+class Dispatcher(Generic[AnswerT]):
+    """Sends requests to a fleet's engines and takes their answers. An engine holds `slots` requests at most.
 
-    def __init__(self, num_engines: int, slots: int) -> None:
-        self._slots = slots
-        self._loads = [0] * num_engines
-        self._emptiest = [(0, engine) for engine in range(num_engines)]
+    A request goes to the engine that has its prompt's prefix while there is room, else to the emptiest one.
+    """
+
+    def __init__(self, fleet: Fleet[AnswerT], slots: int) -> None:
+        self._fleet, self._slots = fleet, slots
+        self._loads = [0] * fleet.num_engines
+        self._emptiest = [(0, engine) for engine in range(fleet.num_engines)]
         self._prefix_engines: dict[PromptKey, int] = {}
-        self._engines: dict[Request, int] = {}
+        self._engine_of: dict[Request, int] = {}
         self._down: set[int] = set()
 
-    def room(self, per_engine: int) -> int:
-        """How many more requests may be sent if each engine may have `per_engine`."""
-        return per_engine * (len(self._loads) - len(self._down)) - len(self._engines)
+    @property
+    def num_outstanding(self) -> int:
+        return len(self._engine_of)
 
-    def place(self, request: Request) -> int:
+    def send(self, *sources: tuple[Callable[[], Request | None], int]) -> None:
+        """Fill the engines from sources of requests, one after the other.
+
+        A source is (take, per_engine): take() gives the next request, or None if there is none; it is asked until each
+        engine has `per_engine` requests on average.
+        """
+        batches: dict[int, list[Request]] = defaultdict(list)
+        for take, per_engine in sources:
+            while self.num_outstanding < per_engine * (len(self._loads) - len(self._down)):
+                request = take()
+                if request is None:
+                    break
+                batches[self._place(request)].append(request)
+        for engine, requests in batches.items():
+            self._fleet.submit(engine, requests)
+
+    def wait(self) -> list[AnswerT | Lost]:
+        """Block until something has happened; raises RuntimeError for an answer to what is not outstanding."""
+        events: list[AnswerT | Lost] = []
+        for event in self._fleet.wait():
+            if isinstance(event, EngineUp):
+                self._down.discard(event.engine)
+                self._add_load(event.engine, 0)
+            elif isinstance(event, EngineDown):
+                events += map(Lost, self._close(event.engine))
+            else:
+                self._release(event.request)
+                events.append(event)
+        return events
+
+    def abort(self, requests: Sequence[Request]) -> None:
+        """Stop those of these requests that are still outstanding."""
+        batches: dict[int, list[Request]] = defaultdict(list)
+        for request in requests:
+            if request in self._engine_of:
+                batches[self._engine_of[request]].append(request)
+        for engine, outstanding in batches.items():
+            self._fleet.abort(engine, outstanding)
+
+    def _place(self, request: Request) -> int:
         engine = self._prefix_engines.get(request.key)
         if engine is None or engine in self._down or self._loads[engine] >= self._slots:
             engine = self._find_emptiest()
             self._prefix_engines.setdefault(request.key, engine)
-        self._engines[request] = engine
+        self._engine_of[request] = engine
         self._add_load(engine, 1)
         return engine
 
-    @property
-    def num_outstanding(self) -> int:
-        return len(self._engines)
-
-    def engine_of(self, request: Request) -> int | None:
-        """None where the request is not outstanding."""
-        return self._engines.get(request)
-
-    def release(self, request: Request) -> None:
-        """The request was answered; raises RuntimeError if it is not outstanding."""
-        if request not in self._engines:
+    def _release(self, request: Request) -> None:
+        if request not in self._engine_of:
             raise RuntimeError(f"an engine answered {request}, which is not outstanding")
-        self._add_load(self._engines.pop(request), -1)
+        self._add_load(self._engine_of.pop(request), -1)
 
-    def close(self, engine: int) -> list[Request]:
-        """An engine died; returns its outstanding requests."""
-        lost = [request for request, where in self._engines.items() if where == engine]
+    def _close(self, engine: int) -> list[Request]:
+        """Returns the outstanding requests of an engine that died."""
+        lost = [request for request, where in self._engine_of.items() if where == engine]
         for request in lost:
-            self.release(request)
+            self._release(request)
         self._down.add(engine)
         # Its prefix cache is gone.
         self._prefix_engines = {key: cached for key, cached in self._prefix_engines.items() if cached != engine}
         return lost
-
-    def reopen(self, engine: int) -> None:
-        self._down.discard(engine)
-        self._add_load(engine, 0)
 
     def _find_emptiest(self) -> int:
         while True:
@@ -171,57 +200,6 @@ class Placement:
     def _add_load(self, engine: int, by: int) -> None:
         self._loads[engine] += by
         heapq.heappush(self._emptiest, (self._loads[engine], engine))
-
-
-class Dispatcher(Generic[AnswerT]):
-    """Sends requests to a fleet's engines and takes their answers. An engine holds `slots` requests at most."""
-
-    def __init__(self, fleet: Fleet[AnswerT], slots: int) -> None:
-        self._fleet = fleet
-        self._placement = Placement(fleet.num_engines, slots)
-
-    @property
-    def num_outstanding(self) -> int:
-        return self._placement.num_outstanding
-
-    def send(self, *sources: tuple[Callable[[], Request | None], int]) -> None:
-        """Fill the engines from sources of requests, one after the other.
-
-        A source is (take, per_engine): take() gives the next request, or None if there is none; it is asked until each
-        engine has `per_engine` requests on average.
-        """
-        batches: dict[int, list[Request]] = defaultdict(list)
-        for take, per_engine in sources:
-            for _ in range(self._placement.room(per_engine)):
-                request = take()
-                if request is None:
-                    break
-                batches[self._placement.place(request)].append(request)
-        for engine, requests in batches.items():
-            self._fleet.submit(engine, requests)
-
-    def wait(self) -> list[AnswerT | Lost]:
-        """Block until something has happened; raises RuntimeError for an answer to what is not outstanding."""
-        events: list[AnswerT | Lost] = []
-        for event in self._fleet.wait():
-            if isinstance(event, EngineUp):
-                self._placement.reopen(event.engine)
-            elif isinstance(event, EngineDown):
-                events += map(Lost, self._placement.close(event.engine))
-            else:
-                self._placement.release(event.request)
-                events.append(event)
-        return events
-
-    def abort(self, requests: Sequence[Request]) -> None:
-        """Stop those of these requests that are still outstanding."""
-        batches: dict[int, list[Request]] = defaultdict(list)
-        for request in requests:
-            engine = self._placement.engine_of(request)
-            if engine is not None:
-                batches[engine].append(request)
-        for engine, outstanding in batches.items():
-            self._fleet.abort(engine, outstanding)
 
 
 def run(

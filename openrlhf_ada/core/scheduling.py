@@ -25,8 +25,8 @@ import numpy as np
 
 from openrlhf_ada.core.advantages import is_spread
 from openrlhf_ada.core.policies import Close, Policy
-from openrlhf_ada.core.speculation import SpeculationQueue
-from openrlhf_ada.core.types import PromptKey, PromptPool, Sample, Waste
+from openrlhf_ada.core.speculation import LEAST_CHANCE, SpeculationQueue
+from openrlhf_ada.core.types import PromptKey, PromptPool, Sample, Tally, Waste
 
 Payload = TypeVar("Payload")
 
@@ -87,6 +87,7 @@ class FinishedPool(Generic[Payload]):
     wanted: int = 0
 
 
+@dataclass(slots=True)
 class _OpenPrompt(Generic[Payload]):
     """A prompt whose policy still decides about it.
 
@@ -96,33 +97,22 @@ class _OpenPrompt(Generic[Payload]):
     no sample from there on can enter the pool.
     """
 
-    __slots__ = (
-        "answered_tokens", "failed_at", "finished", "num_answered", "outstanding", "parked", "reason", "sent",
-        "waiting", "wanted",
-    )  # fmt: skip
-
-    def __init__(self, pool: PromptPool) -> None:
-        self.finished = FinishedPool[Payload](pool)
-        self.wanted = 0
-        self.sent = 0
-        self.outstanding: dict[int, Request] = {}
-        self.waiting: dict[int, tuple[Sample, Payload]] = {}
-        self.parked: dict[int, Request] = {}
-        self.failed_at = maxsize
-        self.reason = ""
-        self.num_answered = self.answered_tokens = 0
-
-    @property
-    def mean_tokens(self) -> float:
-        """Mean length of the prompt's finished rollouts; 0 before the first."""
-        return self.answered_tokens / max(self.num_answered, 1)
+    finished: FinishedPool[Payload]
+    wanted: int = 0
+    sent: int = 0
+    outstanding: dict[int, Request] = field(default_factory=dict[int, Request])
+    waiting: dict[int, tuple[Sample, Payload]] = field(default_factory=dict[int, "tuple[Sample, Payload]"])
+    parked: dict[int, Request] = field(default_factory=dict[int, Request])
+    failed_at: int = maxsize
+    reason: str = ""
+    answered: Tally = field(default_factory=Tally)
 
     @property
     def pool(self) -> PromptPool:
         return self.finished.pool
 
     def complete_wave(self) -> bool:
-        """Move the wave into the pool if all of it has finished; returns whether it had."""
+        """Move the wave into the pool if all of it has finished; had it?"""
         wave = range(len(self.pool), self.wanted)
         # The first test alone nearly always tells, and it does not take longer with the wave's size.
         if len(self.waiting) < len(wave) or not all(index in self.waiting for index in wave):
@@ -135,10 +125,8 @@ class _OpenPrompt(Generic[Payload]):
 
     @property
     def is_hopeless(self) -> bool:
-        """Does the wave need a rollout that has failed at its last attempt, with all before it finished?
-
-        A lower index that is still outstanding may fail too. Then its reason counts, whichever failed first.
-        """
+        """Does the wave need a rollout that has failed at its last attempt, with all before it finished?"""
+        # A lower index that is still outstanding may fail too, and then its reason counts.
         before = range(len(self.pool), self.failed_at)
         return self.failed_at < self.wanted and all(index in self.waiting for index in before)
 
@@ -162,24 +150,28 @@ class Scheduler(Generic[Payload]):
     `lose` or `acknowledge_abort`. What these return is to be aborted.
 
     `least_chance`: a sample is speculated on only if it is needed with at least this probability.
-    In order of time: `closed`, by their policy, so far; `given_up`, because a rollout got no score.
+    `given_up`: those of which a rollout got no score, in order of time.
     """
 
     def __init__(
-        self, policy: Policy, pools: Sequence[PromptPool], name: SchedulerName, *, least_chance: float
+        self,
+        policy: Policy,
+        pools: Sequence[PromptPool],
+        name: SchedulerName,
+        *,
+        least_chance: float = LEAST_CHANCE,
     ) -> None:
         self.waste = Waste()
         self.num_sent = 0
         self.num_outstanding = 0
         self.num_tokens = 0
-        self.closed: list[FinishedPool[Payload]] = []
         self.given_up: list[FinishedPool[Payload]] = []
         self._policy = policy
         self._speculates = name == "stream"
         self._has_barrier = name == "rounds"
         self._least_chance = least_chance
         self._keys = [pool.key for pool in pools]
-        self._open = {pool.key: _OpenPrompt[Payload](pool) for pool in pools}
+        self._open = {pool.key: _OpenPrompt[Payload](FinishedPool(pool)) for pool in pools}
         self._closed: dict[PromptKey, FinishedPool[Payload]] = {}
         self._required: list[tuple[float, int, Request]] = []
         self._num_queued = 0
@@ -268,21 +260,18 @@ class Scheduler(Generic[Payload]):
 
     def finish(self, request: Request, sample: Sample, payload: Payload) -> list[Request]:
         """A rollout has its score; returns the requests that nobody needs any more."""
-        self.num_tokens += sample.num_tokens
-        prompt = self._take_outstanding(request)
+        prompt = self._take_outstanding(request, sample.num_tokens)
         if prompt is None:
             self.waste.surplus.add(sample.num_tokens)
             return []
         prompt.waiting[request.index] = (sample, payload)
-        prompt.num_answered += 1
-        prompt.answered_tokens += sample.num_tokens
+        prompt.answered.add(sample.num_tokens)
         return self._advance(prompt)
 
     def fail(self, request: Request, num_tokens: int) -> None:
         """A rollout got no score: repeat it before all others, or park it until its policy asks for it."""
-        self.num_tokens += num_tokens
         self.waste.failed.add(num_tokens)
-        prompt = self._take_outstanding(request)
+        prompt = self._take_outstanding(request, num_tokens)
         if prompt is not None:
             self._resend(prompt, Request(request.key, request.index, request.attempt + 1))
 
@@ -291,9 +280,8 @@ class Scheduler(Generic[Payload]):
 
         Returns the requests that nobody needs any more.
         """
-        self.num_tokens += num_tokens
         self.waste.failed.add(num_tokens)
-        prompt = self._take_outstanding(request)
+        prompt = self._take_outstanding(request, num_tokens)
         if prompt is None:
             return []
         return prompt.mark_failed(request.index, reason) + self._advance(prompt)
@@ -301,20 +289,20 @@ class Scheduler(Generic[Payload]):
     def lose(self, request: Request) -> None:
         """Its engine died: send it again, before all others if its policy asked for it, else when it is due."""
         self.waste.lost.add(0)
-        prompt = self._take_outstanding(request)
+        prompt = self._take_outstanding(request, 0)
         if prompt is not None:
             self._resend(prompt, request)
 
     def acknowledge_abort(self, request: Request, num_tokens: int) -> None:
         """A rollout was stopped after so many tokens."""
-        if self._take_outstanding(request) is not None:
+        if self._take_outstanding(request, num_tokens) is not None:
             raise RuntimeError(f"{request} was aborted, but its prompt is open and may need it")
-        self.num_tokens += num_tokens
         self.waste.stopped.add(num_tokens)
 
-    def _take_outstanding(self, request: Request) -> _OpenPrompt[Payload] | None:
-        """The request's prompt, if it is open and may still need the rollout."""
+    def _take_outstanding(self, request: Request, num_tokens: int) -> _OpenPrompt[Payload] | None:
+        """The request's prompt, if it is open and may still need the rollout, which has ended after so many tokens."""
         self.num_outstanding -= 1
+        self.num_tokens += num_tokens
         prompt = self._open.get(request.key)
         if prompt is None or prompt.outstanding.pop(request.index, None) is None:
             return None
@@ -355,7 +343,6 @@ class Scheduler(Generic[Payload]):
             complete: list[_OpenPrompt[Payload]] = []
             for prompt, action in zip(prompts, actions, strict=True):
                 if isinstance(action, Close):
-                    self.closed.append(prompt.finished)
                     needless += self._close(prompt)
                     continue
                 self._ask_for(prompt, action.count)
@@ -373,7 +360,7 @@ class Scheduler(Generic[Payload]):
         for index in sorted(index for index in prompt.parked if index < prompt.wanted):
             self._queue(prompt.parked.pop(index), inf)
         for index in range(prompt.sent, prompt.wanted):
-            self._queue(Request(prompt.pool.key, index), prompt.mean_tokens)
+            self._queue(Request(prompt.pool.key, index), prompt.answered.mean)
         prompt.sent = max(prompt.sent, prompt.wanted)
 
     def _queue(self, request: Request, expected_tokens: float) -> None:

@@ -160,6 +160,11 @@ class Tally:
         self.rollouts += 1
         self.tokens += num_tokens
 
+    @property
+    def mean(self) -> float:
+        """Tokens of a rollout; 0 before the first."""
+        return self.tokens / max(self.rollouts, 1)
+
 
 @dataclass(slots=True)
 class Waste:

@@ -9,13 +9,11 @@ from collections.abc import Callable
 from typing import TextIO
 
 from openrlhf_ada.config.visible import as_told
-from openrlhf_ada.reporting.display import open_display
+from openrlhf_ada.reporting.display import Display
 from openrlhf_ada.reporting.progress import time_left
 
 LINES_EVERY_S = 10.0
-"""Seconds between plain lines; also while nothing is counted, so that a reader sees that it works."""
-
-TICK_S = 0.5
+"""Seconds between plain lines."""
 
 
 class Counting:
@@ -27,25 +25,16 @@ class Counting:
     """
 
     def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._display = open_display(sys.stderr if stream is None else stream)
         self._clock = clock
         # Reentrant: a signal handler may run in the thread that is just showing something.
         self._lock = threading.RLock()
-        self._text = ""
-        self._unit = ""
-        self._done = self._right = 0
-        self._total: int | None = None
-        self._began = self._last_line_at = clock()
-        self._over = threading.Event()
-        self._ticker = threading.Thread(target=self._tick_until_over, daemon=True)
+        self._begin("", "", None)
+        self._display = Display(sys.stderr if stream is None else stream, self.line)
 
     def __enter__(self) -> Counting:
-        self._ticker.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._over.set()
-        self._ticker.join()
         self._display.close()
 
     def note(self, text: str) -> None:
@@ -69,18 +58,10 @@ class Counting:
             self._done += 1
             self._right += bool(right)
             self._shows_right |= right is not None
-            if self._done == self._total:
+            is_due = not self._display.is_live and self._clock() - self._last_line_at >= LINES_EVERY_S
+            if is_due or self._done == self._total:
                 self._last_line_at = self._clock()
                 self._display.line(self.line())
-
-    def tick(self) -> None:
-        """Refresh the live line; on a plain display tell where it stands, if the last line is old enough."""
-        with self._lock:
-            self._display.status(self.line)
-            if self._done != self._total and self._clock() - self._last_line_at >= LINES_EVERY_S:
-                self._last_line_at = self._clock()
-                if not self._display.is_live:
-                    self._display.line(self.line())
 
     def line(self) -> str:
         """What is going on, how far it is, and how long it will take."""
@@ -102,7 +83,3 @@ class Counting:
             self._done = self._right = 0
             self._shows_right = False
             self._began = self._last_line_at = self._clock()
-
-    def _tick_until_over(self) -> None:
-        while not self._over.wait(TICK_S):
-            self.tick()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 PASS_RATE_BINS = ("0", "0-0.2", "0.2-0.4", "0.4-0.6", "0.6-0.8", "0.8-1", "1")
@@ -21,26 +21,21 @@ def draws_histogram(drawn_P: Iterable[int]) -> dict[str, int]:
     return {str(drawn): prompts for drawn, prompts in sorted(Counter(drawn_P).items())}
 
 
-def allocation_by_pass_rate(pools: Iterable[tuple[int, int]]) -> dict[str, dict[str, int]]:
-    """Prompts and rollouts by observed pass rate; bins without prompts are left out.
+def by_pass_rate(pairs: Iterable[tuple[float, float]]) -> dict[int, list[float]]:
+    """Figures by bin of their pass rate, ascending, without empty bins. `pairs`: (pass rate, figure)."""
+    bins: dict[int, list[float]] = defaultdict(list)
+    for rate, figure in pairs:
+        bins[pass_rate_bin(rate)].append(figure)
+    return dict(sorted(bins.items()))
 
-    Args:
-        pools: one (finished rollouts, positives among them) per prompt.
-    """
-    bins = {label: {"prompts": 0, "rollouts": 0} for label in PASS_RATE_BINS}
-    for drawn, positives in pools:
-        count = bins[PASS_RATE_BINS[pass_rate_bin(positives / drawn)]]
-        count["prompts"] += 1
-        count["rollouts"] += drawn
-    return {label: count for label, count in bins.items() if count["prompts"]}
+
+def allocation_by_pass_rate(pools: Iterable[tuple[int, int]]) -> dict[str, dict[str, int]]:
+    """Prompts and rollouts by observed pass rate. `pools`: one (finished rollouts, positives among them) each."""
+    bins = by_pass_rate((positives / drawn, drawn) for drawn, positives in pools)
+    return {PASS_RATE_BINS[i]: {"prompts": len(drawn), "rollouts": int(sum(drawn))} for i, drawn in bins.items()}
 
 
 def mean_by_pass_rate(pools: Iterable[tuple[int, int, float]]) -> dict[str, float]:
-    """Mean of a figure by observed pass rate; bins without prompts are left out.
-
-    `pools`: one (finished rollouts, positives among them, figure) per prompt.
-    """
-    bins: dict[str, list[float]] = {label: [] for label in PASS_RATE_BINS}
-    for drawn, positives, figure in pools:
-        bins[PASS_RATE_BINS[pass_rate_bin(positives / drawn)]].append(figure)
-    return {label: sum(figures) / len(figures) for label, figures in bins.items() if figures}
+    """Mean of a figure by observed pass rate. `pools`: one (finished rollouts, positives among them, figure) each."""
+    bins = by_pass_rate((positives / drawn, figure) for drawn, positives, figure in pools)
+    return {PASS_RATE_BINS[i]: sum(figures) / len(figures) for i, figures in bins.items()}

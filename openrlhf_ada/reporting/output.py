@@ -33,16 +33,15 @@ def plain(line: str) -> str:
 class LogText:
     """The text of a run's log: kept in memory until `write_to` names the file. Each line has its time in front.
 
-    A file that takes no more text, as on a full disk, ends the log and nothing else: see `take_loss`. All of it may be
-    called from any thread.
+    A file that takes no more text, as on a full disk, ends the log and nothing else. All of it may be called from any
+    thread.
     """
 
     def __init__(self) -> None:
         self._secrets: list[str] = []
         self._lock = threading.RLock()
-        self._early: list[str] = []
+        self._early: list[str] | None = []
         self._file: TextIO | None = None
-        self._is_lost = False
         self._loss = ""
 
     def write_to(self, path: Path, secrets: Sequence[str]) -> None:
@@ -52,28 +51,24 @@ class LogText:
             # The longest first: one may be a part of another.
             self._secrets = sorted(secrets, key=len, reverse=True)
             self._file = path.open("a", encoding="utf-8", errors="backslashreplace")
-            early, self._early = self._early, []
-            for line in early:
-                if self._file is not None:
-                    self._put(line)
+            early, self._early = self._early, None
+            for line in early or ():
+                self._put(line)
 
-    def line(self, text: str) -> None:
-        """Add one line."""
+    def line(self, text: str) -> str:
+        """Add one line. Returns why the file takes no more text, once; "" if it does."""
         stamped = f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {plain(text)}".rstrip()
         with self._lock:
-            if self._file is not None:
+            if self._early is None:
                 self._put(stamped)
-            elif not self._is_lost:
+            else:
                 self._early.append(stamped)
-
-    def take_loss(self) -> str:
-        """Why the file takes no more text, for whoever asks first; "" if it does."""
-        with self._lock:
             loss, self._loss = self._loss, ""
             return loss
 
     def _put(self, line: str) -> None:
-        assert self._file is not None
+        if self._file is None:
+            return
         for secret in self._secrets:
             line = line.replace(secret, REMOVED)
         try:
@@ -81,7 +76,6 @@ class LogText:
             self._file.flush()
         except OSError as error:
             self._loss = f"{self._file.name} takes no more text ({error.strerror}): what follows is shown here alone"
-            self._is_lost = True
             # It would write what is left in its buffer.
             with suppress(OSError):
                 self._file.close()
@@ -116,18 +110,13 @@ class Output:
     def write(self, text: str) -> int:
         with self._lock:
             *lines, self._begun = (self._begun + text).split("\n")
-            for line in lines:
-                self._log.line(line)
-                if self._show:
+            loss = "".join([self._log.line(line) for line in lines])
+            if self._show:
+                for line in (*lines, loss) if loss else lines:
                     self._show(without_logins(line))
-            if not self._show:
-                self.original.write(without_logins(text))
-            if loss := self._log.take_loss():
-                (self._show or self._print)(loss)
+            else:
+                self.original.write(without_logins(text) + (f"{loss}\n" if loss else ""))
         return len(text)
-
-    def _print(self, line: str) -> None:
-        self.original.write(f"{line}\n")
 
     def flush(self) -> None:
         self.original.flush()

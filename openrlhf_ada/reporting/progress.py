@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
 from openrlhf_ada.config.visible import as_told
-from openrlhf_ada.reporting.display import Display, open_display
+from openrlhf_ada.reporting.display import Display
 
 RECENT_STEPS = 8
 """The time left is the mean of this many latest steps, times the steps to go: early steps are slower (warm-up)."""
@@ -56,9 +56,8 @@ class ProgressView:
 
     def __enter__(self) -> ProgressView:
         self._started = self._phase_began = self._last_step = self._last_line = self._clock()
-        self._display = open_display(self._stream)
-        # Without this object's lock: the display asks from a thread that holds one of its own.
-        self._display.status(self.status)
+        # It asks for the status from a thread that holds a lock of its own, so `status` takes none.
+        self._display = Display(self._stream, self.status)
         return self
 
     def __exit__(self, *exception: object) -> None:

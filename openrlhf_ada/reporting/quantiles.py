@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 
 NORMAL_975 = 1.959963984540054
@@ -29,8 +30,4 @@ def t_quantile_975(degrees: int) -> float:
 def half_width(values: Sequence[float]) -> float | None:
     """Of the 95 % interval of a mean: t(0.975, n - 1) * sd / sqrt(n); None for one value."""
     n = len(values)
-    if n < 2:
-        return None
-    mean = math.fsum(values) / n
-    variance = math.fsum((value - mean) ** 2 for value in values) / (n - 1)
-    return t_quantile_975(n - 1) * math.sqrt(variance / n)
+    return t_quantile_975(n - 1) * statistics.stdev(values) / math.sqrt(n) if n > 1 else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import yaml
 
 from openrlhf_ada.reporting.charts import COLORS, Chart, Color, Progress, Section, Series, over_time, with_data
-from openrlhf_ada.reporting.histograms import pass_rate_bin
+from openrlhf_ada.reporting.histograms import by_pass_rate
 from openrlhf_ada.reporting.payoff import Payoff
 from openrlhf_ada.reporting.run_record import Row, Run
 from openrlhf_ada.reporting.visits import Visit
@@ -103,15 +102,12 @@ def _allocation(visits: Sequence[Visit], first: int) -> list[Series]:
 
 
 def _mean_draws(name: str, pairs: Sequence[tuple[float, int]], color: Color) -> list[Series]:
-    bins: dict[int, list[int]] = defaultdict(list)
-    for rate, drawn in pairs:
-        bins[pass_rate_bin(rate)].append(drawn)
+    bins = by_pass_rate(pairs)
     if not bins:
         return []
-    places = sorted(bins)
-    means = [sum(bins[i]) / len(bins[i]) for i in places]
-    words = [f"{len(bins[i]):,} prompts, {sum(bins[i]):,} rollouts" for i in places]
-    return [Series(name, means, {"x": places}, color, "bar", text=words)]
+    means = [sum(drawn) / len(drawn) for drawn in bins.values()]
+    words = [f"{len(drawn):,} prompts, {sum(drawn):,} rollouts" for drawn in bins.values()]
+    return [Series(name, means, {"x": list(bins)}, color, "bar", text=words)]
 
 
 def _phases(run: Run, progress: Progress) -> list[Series]:

@@ -22,15 +22,12 @@ GIT_S = 10.0
 
 
 def record_start(run_dir: Path, command: Sequence[str], gpus: Sequence[str]) -> None:
-    """Add this start to the run directory, which is created.
-
-    Nothing of the environment is in its entry, and no secret of the command.
+    """Add this start to the run directory, which is created. Nothing of the environment is in it, and no secret.
 
     Args:
         command: as a user would type it.
         gpus: names of this machine's.
     """
-    pages, page = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     entry: dict[str, Any] = {
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "command": shlex.join(redact_words(command)),
@@ -40,7 +37,7 @@ def record_start(run_dir: Path, command: Sequence[str], gpus: Sequence[str]) -> 
             "name": platform.node(),
             "system": platform.platform(),
             "cpus": os.cpu_count(),
-            "memory_gib": round(pages * page / 2**30, 1),
+            "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1),
             "gpus": list(gpus),
         },
     }
@@ -51,15 +48,10 @@ def record_start(run_dir: Path, command: Sequence[str], gpus: Sequence[str]) -> 
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:
-    """The commit of the folder's repository, and whether files that git knows have changes. None outside of one.
-
-    Files that git does not know are no changes: a run writes such files itself.
-    """
-    commit = _git(folder, "rev-parse", "HEAD")
-    if commit is None:
-        return None
-    changes = _git(folder, "status", "--porcelain", "--untracked-files=no")
-    return {"commit": commit, "dirty": None if changes is None else bool(changes)}
+    """The commit of the folder's repository, and whether files that git knows have changes: a run writes others
+    itself. None outside of one."""
+    commit, changes = _git(folder, "rev-parse", "HEAD"), _git(folder, "status", "--porcelain", "--untracked-files=no")
+    return None if commit is None else {"commit": commit, "dirty": None if changes is None else bool(changes)}
 
 
 def _git(folder: Path, *words: str) -> str | None:

@@ -1,7 +1,4 @@
-"""Prompts that answer by coin flips: the very same policies, without a model, a GPU or a second of waiting.
-
-For tests of what a policy does over many steps, and for choosing settings before a run.
-"""
+"""Prompts that answer by coin flips: the very same policies, without a model, a GPU or a second of waiting."""
 
 from __future__ import annotations
 
@@ -13,12 +10,6 @@ from numpy.typing import NDArray
 
 from openrlhf_ada.core.policies.base import Draw, Policy
 from openrlhf_ada.core.types import Ledger, PromptPool, Sample, TrainingGroup
-
-PassRates = Callable[[int, NDArray[np.int64]], NDArray[np.float64]]
-"""(training step, dataset rows) -> true pass rates, shape (B,). May drift with the step."""
-
-Lengths = Callable[[float, np.random.Generator], int]
-"""(score, rng) -> response tokens of one rollout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,48 +25,39 @@ class SimulatedStep:
 def simulate(
     policy: Policy,
     batches: Iterator[Sequence[int]],
-    pass_rates: PassRates,
+    pass_rates: Callable[[int, NDArray[np.int64]], NDArray[np.float64]],
     seed: int,
-    length: Lengths = lambda score, rng: 1,
 ) -> Iterator[SimulatedStep]:
     """Run the policy, one step per batch of dataset rows. Reward and score are 1 with probability p, else 0.
 
-    A critic's value, where the policy reads one, is the true pass rate.
+    `pass_rates`: (training step, dataset rows) -> true pass rates, shape (B,). A critic's value, where the policy
+    reads one, is the true pass rate.
     """
     rng = np.random.default_rng(seed)
-    next_key = 0
+    num_pools = 0
     for step, batch in enumerate(batches):
         rows = np.asarray(batch, dtype=np.int64)
-        rates = pass_rates(step, rows)
-        pools = [PromptPool(next_key + i, row=int(row)) for i, row in enumerate(rows)]
-        next_key += len(pools)
-        if policy.reads_critic:
-            for pool, rate in zip(pools, rates, strict=True):
-                pool.critic_value = float(rate)
-        truth = {pool.key: float(rate) for pool, rate in zip(pools, rates, strict=True)}
-        dispatched = _sample(policy, pools, truth, rng, length)
+        pools = [PromptPool(num_pools + i, row=row) for i, row in enumerate(rows.tolist())]
+        num_pools += len(pools)
+        truth = {pool.key: rate for pool, rate in zip(pools, pass_rates(step, rows).tolist(), strict=True)}
+        for pool in pools:
+            pool.critic_value = truth[pool.key]
+        _sample(policy, pools, truth, rng)
         ledger = Ledger()
         groups = [policy.build(pool, rng) for pool in pools]
         for pool, group in zip(pools, groups, strict=True):
             ledger.record_group(pool.samples, group.indices)
-        ledger.check(drawn=dispatched)
         yield SimulatedStep(pools, groups, ledger, policy.observe(pools))
 
 
-def _sample(
-    policy: Policy, pools: Sequence[PromptPool], truth: dict[int, float], rng: np.random.Generator, length: Lengths
-) -> int:
-    """Fill the pools until the policy has closed all of them; returns the number of rollouts."""
+def _sample(policy: Policy, pools: Sequence[PromptPool], truth: dict[int, float], rng: np.random.Generator) -> None:
+    """Fill the pools until the policy has closed all of them."""
     still_open = {pool.key: pool for pool in pools}
-    dispatched = 0
     while still_open:
         for action in policy.decide(list(still_open.values())):
-            if not isinstance(action, Draw):
-                del still_open[action.key]
-                continue
             pool = still_open[action.key]
-            outcomes = (rng.random(action.count) < truth[action.key]).astype(float)
-            start = len(pool)
-            pool.add(Sample(pool.key, start + i, m, m, length(m, rng)) for i, m in enumerate(outcomes.tolist()))
-            dispatched += action.count
-    return dispatched
+            if isinstance(action, Draw):
+                outcomes = (rng.random(action.count) < truth[pool.key]).astype(float).tolist()
+                pool.add(Sample(pool.key, i, m, m, 1) for i, m in enumerate(outcomes, start=len(pool)))
+            else:
+                del still_open[pool.key]

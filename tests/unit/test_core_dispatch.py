@@ -10,7 +10,7 @@ from cases import sequential
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_ada.core.fleet import Aborted, Dispatcher, EngineDown, EngineUp, Lost, Placement
+from openrlhf_ada.core.fleet import Aborted, Dispatcher, EngineDown, EngineUp, Lost
 from openrlhf_ada.core.scheduling import Request, Scheduler
 from openrlhf_ada.core.types import PromptKey, PromptPool, Sample, Tally
 
@@ -228,57 +228,11 @@ def test_nothing_is_sent_after_a_final_failure() -> None:
 # -- which engine ----------------------------------------------------------------------------------------------------
 
 
-def test_a_prompt_stays_on_its_engine_while_there_is_room() -> None:
-    placement = Placement(num_engines=2, slots=3)
-    assert [placement.place(Request(0, i)) for i in range(3)] == [0, 0, 0]
-    assert placement.place(Request(1, 0)) == 1, "the emptiest"
-    assert placement.place(Request(0, 3)) == 1, "its own engine is full"
-    placement.release(Request(0, 1))
-    assert placement.place(Request(0, 4)) == 0, "and has room again"
-    assert (placement.room(3), placement.engine_of(Request(0, 3))) == (1, 1)
-    assert placement.engine_of(Request(0, 1)) is None
-
-
-@given(st.integers(1, 5), st.lists(st.booleans(), max_size=60))
-def test_prompts_go_to_the_emptiest_engine(num_engines: int, arrivals: list[bool]) -> None:
-    """New prompts, and ends in between: nobody is given more than the least loaded has."""
-    placement = Placement(num_engines, slots=10**6)
-    running: list[Request] = []
-    loads = [0] * num_engines
-    for number, arrives in enumerate(arrivals):
-        if arrives or not running:
-            request = Request(number, 0)
-            engine = placement.place(request)
-            assert loads[engine] == min(loads)
-            loads[engine] += 1
-            running.append(request)
-        else:
-            request = running.pop(number % len(running))
-            loads[placement.engine_of(request)] -= 1
-            placement.release(request)
-
-
-def test_a_dead_engine_gets_nothing_until_it_is_back() -> None:
-    """Two engines with room for two; the second dies with two rollouts and is empty when it comes back."""
-    placement = Placement(2, slots=2)
-    requests = [Request(key, 0) for key in range(4)]
-    where = [placement.place(request) for request in requests]
-    assert where == [0, 1, 0, 1] and placement.room(2) == 0
-    assert placement.close(1) == [requests[1], requests[3]]
-    assert placement.room(2) == 0, "only one engine is left"
-    placement.release(requests[0])
-    assert placement.place(Request(1, 0)) == 0, "not to the one that has its prefix, for that is gone"
-    placement.reopen(1)
-    assert placement.room(2) == 2
-    assert [placement.place(Request(5, i)) for i in range(2)] == [1, 1]
-
-
 class ScriptedFleet:
-    """Two engines. `wait` gives the next of `events`; the calls are remembered."""
+    """`wait` gives the next of `events`; the calls are remembered."""
 
-    num_engines = 2
-
-    def __init__(self, *events: list[Any]) -> None:
+    def __init__(self, *events: list[Any], num_engines: int = 2) -> None:
+        self.num_engines = num_engines
         self.events = list(events)
         self.calls: list[tuple[str, int, list[Request]]] = []
 
@@ -290,6 +244,62 @@ class ScriptedFleet:
 
     def wait(self) -> list[Any]:
         return self.events.pop(0)
+
+
+def placed(dispatcher: Dispatcher[Any], fleet: ScriptedFleet, *requests: Request) -> list[int]:
+    """Which engines get these, one after the other."""
+    for request in requests:
+        once = iter([request])
+        dispatcher.send((lambda once=once: next(once, None), 10**6))
+    return [engine for _, engine, _ in fleet.calls[-len(requests) :]]
+
+
+def ended(dispatcher: Dispatcher[Any], fleet: ScriptedFleet, *events: Any) -> list[Any]:
+    fleet.events.append(list(events))
+    return dispatcher.wait()
+
+
+def test_a_prompt_stays_on_its_engine_while_there_is_room() -> None:
+    fleet = ScriptedFleet()
+    dispatcher = Dispatcher[Any](fleet, slots=3)
+    assert placed(dispatcher, fleet, *(Request(0, i) for i in range(3))) == [0, 0, 0]
+    assert placed(dispatcher, fleet, Request(1, 0)) == [1], "the emptiest"
+    assert placed(dispatcher, fleet, Request(0, 3)) == [1], "its own engine is full"
+    ended(dispatcher, fleet, Aborted(Request(0, 1), 1))
+    assert placed(dispatcher, fleet, Request(0, 4)) == [0], "and has room again"
+
+
+@given(st.integers(1, 5), st.lists(st.booleans(), max_size=60))
+def test_prompts_go_to_the_emptiest_engine(num_engines: int, arrivals: list[bool]) -> None:
+    """New prompts, and ends in between: nobody is given more than the least loaded has."""
+    fleet = ScriptedFleet(num_engines=num_engines)
+    dispatcher = Dispatcher[Any](fleet, slots=10**6)
+    running: list[tuple[Request, int]] = []
+    loads = [0] * num_engines
+    for number, arrives in enumerate(arrivals):
+        if arrives or not running:
+            (engine,) = placed(dispatcher, fleet, Request(number, 0))
+            assert loads[engine] == min(loads)
+            loads[engine] += 1
+            running.append((Request(number, 0), engine))
+        else:
+            request, engine = running.pop(number % len(running))
+            loads[engine] -= 1
+            ended(dispatcher, fleet, Aborted(request, 1))
+
+
+def test_a_dead_engine_gets_nothing_until_it_is_back() -> None:
+    """Two engines with room for two; the second dies with two rollouts and is empty when it comes back."""
+    fleet = ScriptedFleet()
+    dispatcher = Dispatcher[Any](fleet, slots=2)
+    requests = [Request(key, 0) for key in range(4)]
+    assert placed(dispatcher, fleet, *requests) == [0, 1, 0, 1]
+    assert ended(dispatcher, fleet, EngineDown(1)) == [Lost(requests[1]), Lost(requests[3])]
+    dispatcher.send((lambda: pytest.fail("only one engine is left, and it is full"), 2))
+    ended(dispatcher, fleet, Aborted(requests[0], 1))
+    assert placed(dispatcher, fleet, Request(1, 0)) == [0], "not to the one that has its prefix, for that is gone"
+    ended(dispatcher, fleet, EngineUp(1))
+    assert placed(dispatcher, fleet, Request(5, 0), Request(5, 1)) == [1, 1]
 
 
 def test_one_batch_per_engine_and_a_dead_ones_returns() -> None:

@@ -135,12 +135,10 @@ def test_pf_ppo_by_hand() -> None:
     assert drawn_weight(builder("best_random", 2), 4, p).effective == pytest.approx(expected)
 
 
-def test_moments_of_a_coefficient_by_hand() -> None:
-    """Two rollouts, no baseline, p = 1/4: coefficients are 0/1 with mean p, so their variance is p (1 - p)."""
+def test_noise_of_a_coefficient_by_hand() -> None:
+    """Two rollouts, no baseline, p = 1/4: coefficients are 0/1 with mean p, which is their mean square too."""
     weight = drawn_weight(builder("all", 2, baseline="none"), 2, 0.25)
-    assert (weight.effective, weight.mean, weight.variance) == pytest.approx((1.0, 0.25, 3 / 16))
-    assert weight.noise == pytest.approx(0.5)
-    assert weight.largest == 1.0
+    assert (weight.effective, weight.square, weight.noise) == pytest.approx((1.0, 0.25, 0.5))
 
 
 def test_ada_est_in_its_batch() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.config.settings import make_policy, resolve
-from openrlhf_ada.core.exact import extra_chances, two_stage_draws, two_stage_weights
+from openrlhf_ada.core.exact import extra_chances, pilot_chances, two_stage_weights
 from openrlhf_ada.core.objectives import effective_weight
 from openrlhf_ada.core.policies import Close, Draw, TwoStage
 from openrlhf_ada.core.scheduling import Request, Scheduler
@@ -131,7 +131,9 @@ def test_uncorrected_weight_follows_the_mean_number() -> None:
     """Trained are all rollouts drawn; without a baseline the weight of a prompt is E[K] / (n p)."""
     policy = hora(baseline="none")
     weights = two_stage_weights(policy, RATES)
-    draws = two_stage_draws(policy, RATES)
+    pilots = np.array([pilot_chances(policy.pilot, p) for p in RATES])
+    extra = extra_chances(policy, pilots.mean(axis=0))
+    draws = policy.pilot + pilots @ extra @ np.arange(extra.shape[1])
     assert [weight.effective for weight in weights] == pytest.approx(draws / 8), "Wald"
     assert draws.mean() == pytest.approx(8)
 

@@ -164,11 +164,11 @@ sys.exit(main.main())
 """
 
 WITH_THEM = {
-    "report": {"rich"},
+    "report": {"rich", "yaml"},
     "init": set(),
     "demo-data": set(),
 }
-"""Commands that end within seconds, and what their packages import in turn."""
+"""Commands that end within seconds, and what the wheel brings or their packages import in turn."""
 
 
 @pytest.mark.slow
