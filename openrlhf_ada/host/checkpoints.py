@@ -1,15 +1,14 @@
-"""Where OpenRLHF and DeepSpeed keep checkpoints, on disk."""
+"""Where OpenRLHF and DeepSpeed keep checkpoints, on disk. OpenRLHF resumes if the policy's folder is there.
+
+Contract: test_openrlhf_facts.test_fact
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 POLICY, CRITIC = "_actor", "_critic"
-"""OpenRLHF's folders in --ckpt.path. In each, a folder per tag, and DeepSpeed's file `latest`. OpenRLHF resumes if the
-policy's is there.
-
-Contract: test_openrlhf_facts.test_fact
-"""
+"""OpenRLHF's folders in --ckpt.path. In each, a folder per tag, and DeepSpeed's file `latest`."""
 
 
 def latest_tag(folder: Path) -> str:
