@@ -1,5 +1,6 @@
-"""Where OpenRLHF and DeepSpeed keep checkpoints, on disk. OpenRLHF resumes if the policy's folder is there.
+"""Where OpenRLHF and DeepSpeed keep checkpoints, on disk.
 
+Contract: test_openrlhf_facts.test_deepspeed_names_the_checkpoint_in_latest
 Contract: test_openrlhf_facts.test_fact
 """
 
@@ -8,34 +9,20 @@ from __future__ import annotations
 from pathlib import Path
 
 POLICY, CRITIC = "_actor", "_critic"
-"""OpenRLHF's folders in --ckpt.path. In each, a folder per tag, and DeepSpeed's file `latest`."""
+"""OpenRLHF's folders in --ckpt.path; if the policy's is there, OpenRLHF resumes. In each, a folder per tag, and
+DeepSpeed's file `latest`."""
+
+_LATEST = "latest"
 
 
-def latest_tag(folder: Path) -> str:
-    """The checkpoint that a resumed run loads.
-
-    Contract: test_openrlhf_facts.test_deepspeed_names_the_checkpoint_in_latest
-    """
-    return _latest(folder).read_text().strip()
+def latest_tag(folder: Path) -> str | None:
+    """The checkpoint that a resumed run loads; None where it would load none."""
+    file = folder / _LATEST
+    return file.read_text().strip() if file.is_file() else None
 
 
 def name_latest(folder: Path, tag: str) -> None:
-    """Let a resumed run load this one.
-
-    Contract: test_openrlhf_facts.test_deepspeed_names_the_checkpoint_in_latest
-    """
-    draft = _latest(folder).with_suffix(".tmp")
+    """Let a resumed run load this one."""
+    draft = folder / f"{_LATEST}.tmp"
     draft.write_text(tag)
-    draft.replace(_latest(folder))
-
-
-def names_latest(folder: Path) -> bool:
-    """Is there one that a resumed run would load?
-
-    Contract: test_openrlhf_facts.test_deepspeed_names_the_checkpoint_in_latest
-    """
-    return _latest(folder).is_file()
-
-
-def _latest(folder: Path) -> Path:
-    return folder / "latest"
+    draft.replace(folder / _LATEST)

@@ -1,4 +1,10 @@
-"""OpenRLHF's classes: behind Ray's wrapping, and exchanged for ours while its own code runs."""
+"""OpenRLHF's classes: behind Ray's wrapping, and exchanged for ours while its own code runs.
+
+Contract: test_openrlhf_facts.test_fact
+Contract: test_openrlhf_objects.test_names_that_training_substitutes_are_the_hosts
+Contract: test_openrlhf_objects.test_ray_classes_are_reached_for_subclassing
+Contract: test_openrlhf_surface.test_attributes
+"""
 
 from __future__ import annotations
 
@@ -9,10 +15,7 @@ from typing import Any
 
 
 def unwrap_ray_class(actor_class: Any) -> type:
-    """The plain class behind `@ray.remote class X`, for subclassing. Ray keeps it in the wrapper's metadata.
-
-    Contract: test_openrlhf_objects.test_ray_classes_are_reached_for_subclassing
-    """
+    """The plain class behind `@ray.remote class X`, for subclassing. Ray keeps it in the wrapper's metadata."""
     return actor_class.__ray_metadata__.modified_class
 
 
@@ -21,7 +24,6 @@ def substituted(module: ModuleType, **replacements: Any) -> Iterator[None]:
     """Let OpenRLHF find our classes under the names of its own, for the duration of a call.
 
     Its functions create objects of these classes by name: no argument, and no method to override, leads there.
-    Contract: test_openrlhf_objects.test_names_that_training_substitutes_are_the_hosts
     """
     originals = {name: getattr(module, name) for name in replacements}
     try:
@@ -34,10 +36,7 @@ def substituted(module: ModuleType, **replacements: Any) -> Iterator[None]:
 
 
 def first_process(group: Any) -> Any:
-    """The first actor of a `RayActorGroup`, whose own methods call all of its actors.
-
-    Contract: test_openrlhf_surface.test_attributes
-    """
+    """The first actor of a `RayActorGroup`, whose own methods call all of its actors."""
     return group._actor_handlers[0]
 
 
@@ -45,7 +44,6 @@ def run_training(args: SimpleNamespace, trainer: Any, trainer_async: Any, engine
     """Run OpenRLHF's `train(args)` with our Ray-wrapped trainers and engine in place of its own.
 
     `actors` replaces names in OpenRLHF's command-line module, such as CriticModelActor.
-    Contract: test_openrlhf_facts.test_fact
     """
     from openrlhf.cli import train_ppo_ray
     from openrlhf.trainer import ppo_trainer, ppo_trainer_async

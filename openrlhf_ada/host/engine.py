@@ -1,4 +1,10 @@
-"""OpenRLHF's rollout actor: one vLLM engine, and the executor that asks for rewards."""
+"""OpenRLHF's rollout actor: one vLLM engine, and the executor that asks for rewards.
+
+Contract: test_engine_batch.test_engines_compute_as_much_at_a_time_as_vllms_llm_class
+Contract: test_openrlhf_objects.test_every_override_overrides_something
+Contract: test_openrlhf_objects.test_executor_has_the_rewards_that_are_replaced
+Contract: test_openrlhf_objects.test_names_that_training_substitutes_are_the_hosts
+"""
 
 from __future__ import annotations
 
@@ -20,7 +26,6 @@ class _FullBatchEngine:
 
     vLLM has figures by device for its class LLM and its server only. An AsyncLLM gets 128 requests and 2,048 tokens a
     step, so most of a GPU would stay idle. What the arguments name themselves stays.
-    Contract: test_engine_batch.test_engines_compute_as_much_at_a_time_as_vllms_llm_class
     """
 
     @staticmethod
@@ -36,8 +41,6 @@ class HostRolloutActor(unwrap_ray_class(vllm_engine.RolloutRayActor)):
     async def __init__(self, *args: Any, **kwargs: Any) -> None:
         """OpenRLHF's constructor starts vLLM by the name `vllm.AsyncLLMEngine`. vLLM's statistics, which nobody reads,
         cost the actor's process as much as the tokens themselves.
-
-        Contract: test_engine_batch.test_engines_compute_as_much_at_a_time_as_vllms_llm_class
         """
         with substituted(vllm, AsyncLLMEngine=_FullBatchEngine):
             await super().__init__(*args, **{"disable_log_stats": True} | kwargs)
@@ -46,10 +49,7 @@ class HostRolloutActor(unwrap_ray_class(vllm_engine.RolloutRayActor)):
         """Called when OpenRLHF has set vLLM's environment variables. To be overridden."""
 
     def _configure_vllm_env(self, *args: Any, **kwargs: Any) -> None:
-        """The constructor calls it right before it starts vLLM, which reads its environment once.
-
-        Contract: test_openrlhf_objects.test_every_override_overrides_something
-        """
+        """The constructor calls it right before it starts vLLM, which reads its environment once."""
         super()._configure_vllm_env(*args, **kwargs)
         self.prepare_environment()
 
@@ -59,7 +59,6 @@ def replace_rewards(executor: Any, wrap: Callable[[Any], Any]) -> None:
 
     It logs why a reward failed, and goes on without: the executor offers no other place to learn the reason. Agents of
     users may have neither.
-    Contract: test_openrlhf_objects.test_executor_has_the_rewards_that_are_replaced
     """
     for name in ("reward_func", "_fetch_rewards_via_http"):
         function = getattr(executor, name, None)
@@ -68,9 +67,6 @@ def replace_rewards(executor: Any, wrap: Callable[[Any], Any]) -> None:
 
 
 def create_engines(actor: Any, *args: Any, **kwargs: Any) -> list[Any]:
-    """OpenRLHF's `create_vllm_engines(*args, **kwargs)`, of this Ray-wrapped actor.
-
-    Contract: test_openrlhf_objects.test_names_that_training_substitutes_are_the_hosts
-    """
+    """OpenRLHF's `create_vllm_engines(*args, **kwargs)`, of this Ray-wrapped actor."""
     with substituted(vllm_engine, RolloutRayActor=actor):
         return vllm_engine.create_vllm_engines(*args, **kwargs)

@@ -1,4 +1,7 @@
-"""OpenRLHF's experience of one sample, made of arrays."""
+"""OpenRLHF's experience of one sample, made of arrays.
+
+Contract: test_openrlhf_objects.test_experiences_are_what_openrlhf_makes_of_responses
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from openrlhf.trainer.ppo_utils.experience import Experience
 
 
@@ -20,8 +22,6 @@ def experience_of(
         max_length: where sequences end.
         rewards, scores: shape (1,).
         info: figures that are added to OpenRLHF's own, and win where both have one.
-
-    Contract: test_openrlhf_objects.test_experiences_are_what_openrlhf_makes_of_responses
     """
     tokens = response["observation_tokens"]
     is_action = np.zeros(len(tokens), dtype=np.int64)
@@ -33,34 +33,24 @@ def experience_of(
     extra = {name: _figure(value) for name, value in response.get("extra_logs", {}).items()}
     # OpenRLHF names narrower types than its own values have.
     fields: dict[str, Any] = {
-        "sequences": _row(sequence),
+        "sequences": torch.from_numpy(sequence[None]),
         "attention_mask": torch.ones(1, len(sequence), dtype=torch.long),
-        "action_mask": _row(is_action),
-        "rollout_log_probs": None if values is None else _row(np.array(values[1:max_length], dtype=np.float32)),
+        "action_mask": torch.from_numpy(is_action[None]),
+        "rollout_log_probs": None if values is None else torch.from_numpy(np.float32(values[None, 1:max_length])),
         "prompts": [response["prompt"]],
         "labels": [response["label"]],
         "images": [response.get("images")],
         "mm_train_inputs": [response.get("mm_train_inputs")],
         "rewards": rewards,
         "scores": scores,
-        "response_length": _one(is_action.sum(), np.int64),
-        "truncated": _one(response.get("truncated", False), np.bool_),
-        "total_length": _one(len(sequence), np.float32),
-        "info": {"response_clip_ratio": _one(len(sequence) >= max_length, np.bool_)} | extra | info,
+        "response_length": torch.tensor([int(is_action.sum())]),
+        "truncated": torch.tensor([bool(response.get("truncated", False))]),
+        "total_length": torch.tensor([float(len(sequence))]),
+        "info": {"response_clip_ratio": torch.tensor([len(sequence) >= max_length])} | extra | info,
     }
     return Experience(**fields)
-
-
-def _row(values: NDArray[Any]) -> torch.Tensor:
-    """Shape (1, T)."""
-    return torch.from_numpy(values).unsqueeze(0)
 
 
 def _figure(value: Any) -> torch.Tensor:
     """Shape (1,), of a number or of a tensor's first one."""
     return torch.tensor([value.flatten()[0].item() if isinstance(value, torch.Tensor) else value])
-
-
-def _one(value: Any, dtype: Any) -> torch.Tensor:
-    """Shape (1,). Through numpy, which takes half of the time."""
-    return torch.from_numpy(np.array([value], dtype=dtype))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,9 @@ _INDEX = ".safetensors.index.json"
 _WEIGHTS = {"config.json": "model.safetensors", _ADAPTER: "adapter_model.safetensors"}
 """What transformers loads beside each configuration, if it is there, rather than a pickle."""
 
+
+EXPERTS = ("num_experts", "moe_num_experts", "n_routed_experts", "num_local_experts")
+"""Where a model's config.json says how many experts a layer has: the names that vLLM reads."""
 
 _bar = {"code": False}
 
@@ -198,3 +201,11 @@ def _listed_by_hub(flag: str, model: str) -> list[str]:
         return []
     except (OSError, ValueError) as error:
         raise _unknown(flag, model, " ".join(str(error).split())) from error
+
+
+def has_experts(config: Mapping[str, Any]) -> bool:
+    """Is a model a mixture of experts? `config`: its config.json."""
+    text: Any = config.get("text_config") or config
+    # Models whose layers differ say it per layer.
+    sections: list[Any] = [text, *(text.get("block_configs") or [])]
+    return any(section.get(name) for section in sections for name in EXPERTS)

@@ -1,4 +1,10 @@
-"""OpenRLHF's processes of policy and critic, and the trainers in them."""
+"""OpenRLHF's processes of policy and critic, and the trainers in them.
+
+Contract: test_finite_steps.test_a_gradient_that_is_not_finite_ends_the_run_before_the_weights_change
+Contract: test_openrlhf_facts.test_fact
+Contract: test_openrlhf_facts.test_weights_are_sent_by_four_attributes
+Contract: test_openrlhf_objects.test_host_sends_over_shared_memory_what_it_is_given
+"""
 
 from __future__ import annotations
 
@@ -22,17 +28,12 @@ class HostPolicyTrainer(ppo_actor.ActorPPOTrainer):
     """OpenRLHF's trainer of the policy, without its group for sending weights."""
 
     def _init_vllm_sync_group(self, backend: str) -> None:
-        """The constructor calls it, when engines may still be starting; our group is formed with the first update.
-
-        Contract: test_openrlhf_facts.test_fact
-        """
+        """The constructor calls it, when engines may still be starting; our group is formed with the first update."""
 
     def share_memory(self, engines: Sequence[Any], parameters: NamedParameters | None = None) -> None:
         """OpenRLHF's own way to send weights, over CUDA IPC, to these engines: the policy's, or these `parameters`.
 
         Its method takes no arguments but reads four attributes: it is called on an object that has these four.
-        Contract: test_openrlhf_facts.test_weights_are_sent_by_four_attributes
-        Contract: test_openrlhf_objects.test_host_sends_over_shared_memory_what_it_is_given
         """
         actor: Any = self.actor
         if parameters is not None:
@@ -63,10 +64,7 @@ class HostPolicyActor(CheckedModel, FixedPort, unwrap_ray_class(ppo_actor.Policy
     trainer_class: type[HostPolicyTrainer] = HostPolicyTrainer
 
     def init_model_from_pretrained(self, strategy: Any, *args: Any, **kwargs: Any) -> None:
-        """It creates the trainer by its name in the module, and reads from the flags what it averages and exports.
-
-        Contract: test_openrlhf_facts.test_fact
-        """
+        """It creates the trainer by its name in the module, and reads from the flags what it averages and exports."""
         with substituted(ppo_actor, ActorPPOTrainer=self.trainer_class):
             super().init_model_from_pretrained(_without_average_and_exports(strategy), *args, **kwargs)
 
@@ -87,10 +85,7 @@ class HostCriticActor(CheckedModel, FixedPort, unwrap_ray_class(ppo_critic.Criti
     trainer_class: type[ppo_critic.CriticPPOTrainer] = ppo_critic.CriticPPOTrainer
 
     def init_model_from_pretrained(self, *args: Any, **kwargs: Any) -> None:
-        """It creates the trainer by its name in the module.
-
-        Contract: test_openrlhf_facts.test_fact
-        """
+        """It creates the trainer by its name in the module."""
         with substituted(ppo_critic, CriticPPOTrainer=self.trainer_class):
             super().init_model_from_pretrained(*args, **kwargs)
 
@@ -112,7 +107,6 @@ def before_optimizer_steps(engine: Any, look: Callable[[], None] = lambda: None)
 
     Single precision without ZeRO is trained by torch's own optimizer, whose gradient's norm DeepSpeed does not know.
     It is noted here, where OpenRLHF looks for it.
-    Contract: test_finite_steps.test_a_gradient_that_is_not_finite_ends_the_run_before_the_weights_change
     """
     step = engine.step
 
@@ -133,7 +127,6 @@ def is_gradient_finite(engine: Any) -> bool:
     True in bfloat16 without ZeRO, and in float16, where DeepSpeed looks itself and leaves steps out to find its scale.
 
     Its gradient norm does not tell: ZeRO 3 gives the square root of the number of groups for one that is not finite.
-    Contract: test_finite_steps.test_a_gradient_that_is_not_finite_ends_the_run_before_the_weights_change
     """
     if _is_plain(engine):
         return bool(torch.isfinite(engine.get_global_grad_norm()))

@@ -1,15 +1,15 @@
-"""Ports that nobody takes between their choice and their use."""
+"""Ports that nobody takes between their choice and their use.
+
+Contract: test_ports.test_processes_of_models_meet_at_the_chosen_port
+"""
 
 from __future__ import annotations
 
 import random
 import socket
-from pathlib import Path
 
 FIRST, LAST = 20_000, 30_000
 """Above those that Ray gives its workers on a cluster, below those that Linux gives whoever asks for any."""
-
-EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 TRIES = 100
 
@@ -24,10 +24,10 @@ def free_port() -> int:
     The one who listens must ask for SO_REUSEADDR, as PyTorch and vLLM do. Raises OSError.
     """
     # Not the seeded numbers of a run: two runs would look at the same ports.
-    for port in random.SystemRandom().sample(range(FIRST, _last()), TRIES):
+    for port in random.SystemRandom().sample(range(FIRST, LAST), TRIES):
         if _holds(port):
             return port
-    raise OSError(f"{TRIES} ports between {FIRST} and {_last()} are all taken")
+    raise OSError(f"{TRIES} ports between {FIRST} and {LAST} are all taken")
 
 
 def _holds(port: int) -> bool:
@@ -45,17 +45,8 @@ def _holds(port: int) -> bool:
     return True
 
 
-def _last() -> int:
-    """A machine may give away ports from 1024 on: then these are as good as any."""
-    lowest = int(EPHEMERAL.read_text().split()[0])
-    return min(LAST, lowest) if lowest > FIRST + TRIES else LAST
-
-
 class FixedPort:
-    """Mixed into OpenRLHF's processes of models, whose first one chooses the port on which they meet.
-
-    Contract: test_ports.test_processes_of_models_meet_at_the_chosen_port
-    """
+    """Mixed into OpenRLHF's processes of models, whose first one chooses the port on which they meet."""
 
     @staticmethod
     def _get_free_port() -> int:

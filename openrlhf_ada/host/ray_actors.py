@@ -1,4 +1,8 @@
-"""Ray's table of a job's actors: which process each has, and of what it died."""
+"""Ray's table of a job's actors: which process each has, and of what it died.
+
+Contract: test_ray_actors.test_deaths_that_somebody_asked_for_are_told_apart
+Contract: test_ray_actors.test_the_table_has_every_actor_with_its_process_and_its_death
+"""
 
 from __future__ import annotations
 
@@ -33,7 +37,6 @@ def job_actors() -> list[ActorRow]:
     """All actors of this process's job, from Ray's head. Ray must be initialised.
 
     Ray's public table of actors is its dashboard's, which a local Ray of ours does not start.
-    Contract: test_ray_actors.test_the_table_has_every_actor_with_its_process_and_its_death
     """
     import ray
     from ray._private import state
@@ -45,8 +48,6 @@ def job_actors() -> list[ActorRow]:
 def num_engines_up() -> int:
     """Engines of this job whose constructor is done; an engine answers no call before that. Ours have the name of
     OpenRLHF's class.
-
-    Contract: test_ray_actors.test_the_table_has_every_actor_with_its_process_and_its_death
     """
     return sum(row.class_name == ENGINE and row.state == UP for row in job_actors())
 
@@ -65,10 +66,7 @@ def _row(entry: dict[str, Any]) -> ActorRow:
 
 
 def _lost(cause: Any) -> str:
-    """What Ray says of an actor that was lost; "" for one that somebody ended.
-
-    Contract: test_ray_actors.test_deaths_that_somebody_asked_for_are_told_apart
-    """
+    """What Ray says of an actor that was lost; "" for one that somebody ended."""
     if cause.HasField("oom_context"):
         return cause.oom_context.error_message or "out of memory"
     if not cause.HasField("actor_died_error_context"):

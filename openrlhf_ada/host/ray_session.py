@@ -1,4 +1,11 @@
-"""Ray's own record of the cluster that this process belongs to. Ray has no public names for these."""
+"""Ray's own record of the cluster that this process belongs to. Ray has no public names for these.
+
+Contract: test_ray_facts.test_a_private_ray_serves_its_own_processes_alone
+Contract: test_ray_facts.test_rays_processes_are_in_sessions_of_their_own
+Contract: test_ray_facts.test_running_cluster_is_the_named_one
+Contract: test_ray_facts.test_runtime_environment_of_a_job_is_in_its_variable
+Contract: test_ray_facts.test_session_folder_is_where_the_logs_are
+"""
 
 from __future__ import annotations
 
@@ -16,10 +23,7 @@ MODE, TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
 
 
 def session_folder() -> str:
-    """Folder of the logs and sockets of the Ray that this process has joined.
-
-    Contract: test_ray_facts.test_session_folder_is_where_the_logs_are
-    """
+    """Folder of the logs and sockets of the Ray that this process has joined."""
     from ray._private.worker import global_worker
 
     node: Any = global_worker.node
@@ -30,7 +34,6 @@ def running_cluster() -> str | None:
     """Address of the cluster that RAY_ADDRESS or `ray start` names, as `ray.init()` would find it.
 
     "auto" would also find the private Ray of another run on this machine, and end with that run.
-    Contract: test_ray_facts.test_running_cluster_is_the_named_one
     """
     from ray._private import services
 
@@ -39,10 +42,7 @@ def running_cluster() -> str | None:
 
 
 def job_runtime_env() -> dict[str, Any]:
-    """The runtime environment that `ray job submit` was given for this job; empty without one.
-
-    Contract: test_ray_facts.test_runtime_environment_of_a_job_is_in_its_variable
-    """
+    """The runtime environment that `ray job submit` was given for this job; empty without one."""
     from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR
 
     return json.loads(os.environ.get(RAY_JOB_CONFIG_JSON_ENV_VAR, "{}")).get("runtime_env") or {}
@@ -54,7 +54,6 @@ def started_apart() -> Iterator[None]:
     process's group leaves them alone; a Ray that is started or joined leaves SIGTERM to this process's handler.
 
     Ray's own handlers end the process at once. Ray has no settings for either.
-    Contract: test_ray_facts.test_rays_processes_are_in_sessions_of_their_own
     """
     from ray._private import services, utils
 
@@ -76,7 +75,6 @@ def own_token(token: str) -> Iterator[None]:
 
     Ray's ports are open to all machines that reach this one, and whoever reaches them can run programs here. A mode
     that the user set (RAY_AUTH_MODE) stays. Ray reads the variables when it is imported; it has to read them again.
-    Contract: test_ray_facts.test_a_private_ray_serves_its_own_processes_alone
     """
     if MODE in os.environ:
         yield
@@ -91,10 +89,7 @@ def own_token(token: str) -> Iterator[None]:
 
 
 def _read_again() -> None:
-    """Ray reads its token and its settings once in a process; what has changed since is read by this.
-
-    Contract: test_ray_facts.test_a_private_ray_serves_its_own_processes_alone
-    """
+    """Ray reads its token and its settings once in a process; what has changed since is read by this."""
     import ray._raylet
 
     # Compiled, without types.

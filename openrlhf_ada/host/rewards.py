@@ -1,4 +1,7 @@
-"""OpenRLHF's way to ask a reward file or reward servers about an answer, without an engine."""
+"""OpenRLHF's way to ask a reward file or reward servers about an answer, without an engine.
+
+Contract: test_openrlhf_objects.test_executor_asks_for_rewards_without_an_engine
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,7 @@ from openrlhf.utils.agent import SingleTurnAgentExecutor
 
 
 class HostReward:
-    """`endpoints`: one Python file, or URLs, as `--reward.remote_url` takes them.
-
-    Contract: test_openrlhf_objects.test_executor_asks_for_rewards_without_an_engine
-    """
+    """`endpoints`: one Python file, or URLs, as `--reward.remote_url` takes them."""
 
     def __init__(self, endpoints: Sequence[str]) -> None:
         self._executor = SingleTurnAgentExecutor(list(endpoints))

@@ -1,4 +1,7 @@
-"""OpenRLHF's own reading of data sets, and the prompts that it makes of rows, before anything heavy is imported."""
+"""OpenRLHF's own reading of data sets, and the prompts that it makes of rows, before anything heavy is imported.
+
+Contract: test_openrlhf_objects.test_data_sets_and_prompts_are_read_as_the_host_does
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,6 @@ def load_blended(spec: str, *, max_count: int, split: str, use_ms: bool = False)
     """What OpenRLHF trains on for this list of data sets, one after the other, as a `datasets.Dataset`.
 
     Raises whatever OpenRLHF and `datasets` raise.
-    Contract: test_openrlhf_objects.test_data_sets_and_prompts_are_read_as_the_host_does
     """
     strategy = SimpleNamespace(print=lambda *_: None, is_rank_0=lambda: False, args=SimpleNamespace(use_ms=use_ms))
     try:
@@ -28,10 +30,7 @@ def load_blended(spec: str, *, max_count: int, split: str, use_ms: bool = False)
 
 
 def cause_of(error: BaseException) -> BaseException:
-    """What a row did to `datasets`, which hides it behind an error that says nothing.
-
-    Contract: test_openrlhf_objects.test_data_sets_and_prompts_are_read_as_the_host_does
-    """
+    """What a row did to `datasets`, which hides it behind an error that says nothing."""
     return error.__cause__ or error
 
 
@@ -39,7 +38,6 @@ def prompt_maker(input_template: str | None, chat_template: Callable[..., str] |
     """A function from the question of a row to the prompt that OpenRLHF samples from.
 
     `chat_template`: the tokenizer's `apply_chat_template` where that is used, else None.
-    Contract: test_openrlhf_objects.test_data_sets_and_prompts_are_read_as_the_host_does
     """
     make = load_by_path(PROMPTS).preprocess_data
     return lambda question: make({"q": question}, input_template, "q", None, chat_template)[0]

@@ -1,4 +1,8 @@
-"""A model's tensors as `save_pretrained` writes them. transformers joins a layer's experts when it loads them."""
+"""A model's tensors as `save_pretrained` writes them. transformers joins a layer's experts when it loads them.
+
+Contract: test_saved_model.test_conversions_that_were_not_needed_are_not_reverted
+Contract: test_saved_model.test_experts_are_sent_as_save_pretrained_writes_them
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,6 @@ def as_in_checkpoint(model: Module, tensors: dict[str, torch.Tensor]) -> dict[st
     """What a checkpoint has, by name, of each of these tensors, which are on the meta device.
 
     Raises ValueError where a tensor of the checkpoint is made of several.
-    Contract: test_saved_model.test_experts_are_sent_as_save_pretrained_writes_them
     """
     _forget_unused(model)
     whole = converted(model, tensors)
@@ -38,10 +41,7 @@ def converted(model: Any, tensors: dict[str, torch.Tensor]) -> dict[str, torch.T
 
 
 def _forget_unused(model: Any) -> None:
-    """With ZeRO-3, transformers keeps conversions too that the checkpoint did not need, and would revert them.
-
-    Contract: test_saved_model.test_conversions_that_were_not_needed_are_not_reverted
-    """
+    """With ZeRO-3, transformers keeps conversions too that the checkpoint did not need, and would revert them."""
     conversions = getattr(model, "_weight_conversions", None)
     if conversions is not None:
         model._weight_conversions = [conversion for conversion in conversions if conversion.was_used()]

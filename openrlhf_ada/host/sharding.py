@@ -1,4 +1,8 @@
-"""DeepSpeed's parameters: whole from their shards, and as OpenRLHF reads them to send them."""
+"""DeepSpeed's parameters: whole from their shards, and as OpenRLHF reads them to send them.
+
+Contract: test_openrlhf_facts.test_parameters_are_sent_by_what_ours_have
+Contract: test_sharded_weights.test_weights_in_two_processes_are_one_model
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,6 @@ def sharding(args: Any, model: Module) -> tuple[Gather, ShapeOf]:
     """How the parameters of a policy become whole, and what shape they then have.
 
     ZeRO-3 leaves an empty tensor and keeps the shape in `ds_shape`; of tensor parallelism only a gather tells it.
-    Contract: test_sharded_weights.test_weights_in_two_processes_are_one_model
     """
     if args.ds.tensor_parallel_size > 1:
 
@@ -56,10 +59,7 @@ def sharding(args: Any, model: Module) -> tuple[Gather, ShapeOf]:
 
 
 class ComputedParameter:
-    """What OpenRLHF reads of a parameter to send it; `compute` makes the tensor when it is read.
-
-    Contract: test_openrlhf_facts.test_parameters_are_sent_by_what_ours_have
-    """
+    """What OpenRLHF reads of a parameter to send it; `compute` makes the tensor when it is read."""
 
     requires_grad = False
 

@@ -1,4 +1,8 @@
-"""OpenRLHF's methods for vLLM's workers: its way through GPU memory that policy and engine share."""
+"""OpenRLHF's methods for vLLM's workers: its way through GPU memory that policy and engine share.
+
+Contract: test_shared_memory.test_a_worker_gets_what_the_policy_shares
+Contract: test_shared_memory.test_the_hosts_method_reads_three_attributes
+"""
 
 from __future__ import annotations
 
@@ -25,9 +29,6 @@ class HostWorkerExtension(WorkerWrap):
     def update_weight_cuda_ipc(self, *args: Any, **kwargs: Any) -> None:
         """It opens a handle and loads the tensor in one go, but reads three attributes only: it is called on an object
         that has these three, and that loads by `take_shared`.
-
-        Contract: test_shared_memory.test_the_hosts_method_reads_three_attributes
-        Contract: test_shared_memory.test_a_worker_gets_what_the_policy_shares
         """
         runner = SimpleNamespace(model=SimpleNamespace(load_weights=self.take_shared))
         seen: Any = SimpleNamespace(device=self.device, model_config=self.model_config, model_runner=runner)

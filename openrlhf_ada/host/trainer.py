@@ -1,4 +1,9 @@
-"""OpenRLHF's trainers: the synchronous one, and the three actors of the asynchronous one."""
+"""OpenRLHF's trainers: the synchronous one, and the three actors of the asynchronous one.
+
+Contract: test_openrlhf_facts.test_fact
+Contract: test_openrlhf_objects.test_names_that_training_substitutes_are_the_hosts
+Contract: test_trackers.test_wandb_gets_flags_without_secrets
+"""
 
 from __future__ import annotations
 
@@ -21,7 +26,6 @@ class HostTrainer(BasePPOTrainer):
         """OpenRLHF's training step for the policy alone; it would fit a critic that it knows of to advantages.
 
         The critic is hidden for the call only: OpenRLHF saves its checkpoints by the same attribute.
-        Contract: test_openrlhf_facts.test_fact
         """
         group, self.critic_model_group = self.critic_model_group, None
         try:
@@ -39,7 +43,6 @@ def shown_in_wandb(shown: Callable[[SimpleNamespace], Mapping[str, Any]]) -> Ite
     """Within the block, which creates a trainer, Weights & Biases gets `shown(args)` as the run's configuration.
 
     OpenRLHF would give it all flags, the key of Weights & Biases among them, as texts of nested namespaces.
-    Contract: test_trackers.test_wandb_gets_flags_without_secrets
     """
 
     def open_logger(args: SimpleNamespace) -> WandbLogger:
@@ -60,10 +63,7 @@ class HostSamplingActor(unwrap_ray_class(ppo_trainer_async.GenerateSamplesActor)
         return logs
 
     def _run_eval(self) -> dict[str, float]:
-        """OpenRLHF's loop sends what this returns, and calls nothing else in between.
-
-        Contract: test_openrlhf_facts.test_fact
-        """
+        """OpenRLHF's loop sends what this returns, and calls nothing else in between."""
         return self.finish_evaluation(super()._run_eval())
 
 
@@ -71,10 +71,7 @@ class HostAsyncTrainer(unwrap_ray_class(ppo_trainer_async.PPOTrainerAsync)):
     """The asynchronous trainer's coordinator."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """The constructor creates the other actors by their names in the module.
-
-        Contract: test_openrlhf_objects.test_names_that_training_substitutes_are_the_hosts
-        """
+        """The constructor creates the other actors by their names in the module."""
         with substituted(ppo_trainer_async, **self.own_actors()):
             super().__init__(*args, **kwargs)
 

@@ -4,17 +4,16 @@ nobody needs any more. The host's executors do the sampling: single turns, agent
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import hashlib
 import os
 import sys
 import uuid
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -24,7 +23,6 @@ from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.core.speculation import CPU_SPECULATION, GPU_SPECULATION
 from openrlhf_ada.host.engine import HostRolloutActor, replace_rewards
 from openrlhf_ada.host.model_code import check_model_code
-from openrlhf_ada.host.ray_session import session_folder
 from openrlhf_ada.host.vllm_engine import ended_cores, knows_request
 from openrlhf_ada.platforms.exits import how_it_ended
 from openrlhf_ada.platforms.nvml import wait_for_room
@@ -32,7 +30,6 @@ from openrlhf_ada.reward.reward_function import Grading, PooledReward, reward_fi
 from openrlhf_ada.reward.weighted_sum import CombinedReward
 from openrlhf_ada.rollout.conversations import count_sampled_tokens
 from openrlhf_ada.rollout.messages import Answer, Result, result_of
-from openrlhf_ada.rollout.running_rewards import RunningRewards
 from openrlhf_ada.rollout.tracked_engine import (
     Job,
     Rollout,
@@ -46,8 +43,8 @@ from openrlhf_ada.weights.engine_side import ReceivesWeights
 WATCH_S = 0.5
 """Seconds between looks at whether vLLM's core lives."""
 
-LONGEST_ADDRESS = 107
-"""Bytes, of a socket's path in Linux."""
+STUCK_S = 60.0
+"""Seconds without such a look after which the log gets the stacks of all threads."""
 
 GATHER_S = 0.01
 """Seconds; about a decoding step."""
@@ -68,8 +65,13 @@ async def _end_with(llm: Any) -> None:
 
     Watched, since vLLM leaves those waiting who are in a call other than `generate` when its core dies.
     """
-    while not llm.errored:
-        await asyncio.sleep(WATCH_S)
+    try:
+        while not llm.errored:
+            # A reward function that holds Python's lock stops this loop: the log then shows where it is.
+            faulthandler.dump_traceback_later(STUCK_S, file=sys.__stderr__ or sys.stderr)
+            await asyncio.sleep(WATCH_S)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
     how = "".join(f" {name} {how_it_ended(code, ())}." for name, code in ended_cores(llm).items())
     # Nothing is flushed by what follows.
     sys.stderr.write(f"This process ends with its vLLM engine: {llm.dead_error}{how}\n")
@@ -98,8 +100,7 @@ class AdaRolloutActor(HostRolloutActor, ReceivesWeights):
         self._running: dict[Request, Rollout] = {}
         self._ended: asyncio.Queue[Answer] = asyncio.Queue()
         self._start_id = uuid.uuid4().hex
-        self._rewards = RunningRewards(_own_folder(), named)
-        _prepare_reward(self.executor, named, self.grading, self._rewards)
+        _prepare_reward(self.executor, named, self.grading)
         self._watch = asyncio.create_task(_end_with(self.llm))
 
     def _await_room(self, arguments: dict[str, Any]) -> None:
@@ -112,7 +113,6 @@ class AdaRolloutActor(HostRolloutActor, ReceivesWeights):
 
     def prepare_environment(self) -> None:
         self.forbid_pickle()
-        keep_sockets_in(Path(session_folder()) / "sockets")
 
     async def ready(self) -> str:
         """Which of the processes that Ray has started for this engine answers."""
@@ -120,10 +120,6 @@ class AdaRolloutActor(HostRolloutActor, ReceivesWeights):
             # The watch ends this process, and the next one answers.
             await asyncio.Event().wait()
         return self._start_id
-
-    async def left_rewards(self) -> str:
-        """What the process before this one was grading when it ended, for a message; "" if nothing."""
-        return self._rewards.left
 
     async def reset(self) -> None:
         """Give up every rollout: nobody waits for them any more."""
@@ -236,45 +232,28 @@ class AdaRolloutActor(HostRolloutActor, ReceivesWeights):
         return first, first if rollout.last_version is None else rollout.last_version
 
 
-def keep_sockets_in(folder: Path) -> None:
-    """vLLM's default is the folder of temporary files, where they stay: an engine's process is killed in the end."""
-    if len(os.fsencode(folder / str(uuid.uuid4()))) <= LONGEST_ADDRESS:
-        folder.mkdir(exist_ok=True)
-        os.environ.setdefault("VLLM_RPC_BASE_PATH", str(folder))
-
-
-def _own_folder() -> Path:
-    """Of this actor, whichever process it has."""
-    return Path(session_folder()) / f"rewards-{ray.get_runtime_context().get_actor_id()}"
-
-
-def _prepare_reward(executor: Any, names: Sequence[str], grading: Grading | None, running: RunningRewards) -> None:
+def _prepare_reward(executor: Any, names: Sequence[str], grading: Grading | None) -> None:
     """The host logs why a reward function failed and goes on without a reward; keep the reason. Also keep
-    the grades of our own reward functions, and which answers others are grading."""
+    the grades of our own reward functions."""
     function = getattr(executor, "reward_func", None)
     if isinstance(function, PooledReward):
         function.configure(grading or Grading())
         function.start()
     elif isinstance(function, CombinedReward):
         function.configure(names, grading or Grading())
-    is_pooled = all(isinstance(part, PooledReward) for part in getattr(function, "parts", [function]))
-    replace_rewards(executor, partial(_noting, None if is_pooled else running))
+    replace_rewards(executor, _noting)
 
 
-def _noting(running: RunningRewards | None, function: Any) -> Any:
-    """`running`: None for a function whose work other processes do."""
-
-    def call(queries: list[str], prompts: list[str], labels: list[Any], **kwargs: Any) -> Any:
-        # The host asks about one answer at a time.
-        noted = nullcontext() if running is None else running.call(queries[0], prompts[0], labels[0])
+def _noting(function: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
         try:
-            with noted:
-                result = function(queries, prompts, labels, **kwargs)
+            result = function(*args, **kwargs)
         except Exception as error:
             _note(error)
             raise
         rollout = current_rollout.get()
         if rollout is not None and isinstance(result, dict):
+            # The host asks about one answer at a time.
             rollout.grade = next(iter(result.get("grades", ())), None)
         return result
 

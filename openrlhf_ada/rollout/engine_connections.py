@@ -77,14 +77,13 @@ class EngineConnections:
         self.engines = list(engines)
         self._restore = restore
         self._on_note = on_note
-        self._waiter = EngineWaiter(self.engines, on_note)
+        self._waiter = EngineWaiter(self.engines)
         self._patience_s = patience_s
         self._start_ids: list[str] = []
         self._open_questions: dict[Any, int] = {}
         self._pending_calls: dict[Any, int] = {}
         self._recoveries: dict[int, _Recovery] = {}
         self._unsent: defaultdict[int, _Unsent] = defaultdict(_Unsent)
-        self._ended_here: set[int] = set()
 
     def submit(self, engine: int, jobs: Sequence[Job], setup: Any) -> None:
         """Start sampling these; sent with the next `wait`."""
@@ -169,9 +168,10 @@ class EngineConnections:
                 continue
             answered, _ = ray.wait([self.engines[engine].ready.remote()], num_returns=1, timeout=SILENCE_S)
             if not answered:
-                self._on_note(f"vLLM engine {engine} does not answer and is ended: does a reward function hang?")
+                self._on_note(
+                    f"vLLM engine {engine} does not answer and is ended: does a reward function hang? Its log says where"
+                )
                 ray.kill(self.engines[engine], no_restart=False)
-                self._ended_here.add(engine)
 
     def _read(self, ref: Any) -> Sequence[Answer | EngineDown | EngineUp]:
         for engine, recovery in self._recoveries.items():
@@ -236,19 +236,6 @@ class EngineConnections:
             f" after {time.monotonic() - recovery.since:.0f} s" if recovery else " (it died while nothing was sampled)"
         )
         self._on_note(f"vLLM engine {engine} is back with the policy's weights{when}")
-        if engine in self._ended_here:
-            self._ended_here.remove(engine)
-            self._note_left_rewards(engine)
-
-    def _note_left_rewards(self, engine: int) -> None:
-        """What it was grading when it was ended: nobody could ask it then."""
-        try:
-            left = ray.get(self.engines[engine].left_rewards.remote())
-        except RayActorError:
-            # Noticed, and told, by the next call.
-            return
-        if left:
-            self._on_note(f"when vLLM engine {engine} did not answer, {left}")
 
 
 def _ready_of(refs: Collection[Any]) -> list[Any]:

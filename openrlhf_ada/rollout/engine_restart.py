@@ -7,7 +7,7 @@ OpenRLHF.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import ray
@@ -16,23 +16,16 @@ from ray.exceptions import ActorDiedError, GetTimeoutError
 RESTART_S = 900.0
 """Seconds that an engine which has been up has to come back: its model is downloaded and compiled by then."""
 
-NOTE_S = 10.0
-"""Seconds without an answer after which a note tells the user which engine the run waits for."""
-
 
 class EngineLostError(RuntimeError):
     """An engine died, and does not come back."""
 
 
 class EngineWaiter:
-    """Waits for engines, and remembers which have answered it: the first start of an engine has no time limit.
+    """Waits for engines, and remembers which have answered it: the first start of an engine has no time limit."""
 
-    `on_note` gets what a user should read.
-    """
-
-    def __init__(self, engines: Sequence[Any], on_note: Callable[[str], None]) -> None:
+    def __init__(self, engines: Sequence[Any]) -> None:
         self._engines = engines
-        self._on_note = on_note
         self._answered: set[int] = set()
 
     def wait(self) -> list[str]:
@@ -40,27 +33,14 @@ class EngineWaiter:
 
         How a first start goes, the driver tells (see `rollout/engine_starts.py`). Raises EngineLostError.
         """
-        if not self._engines:
-            return []
         asked = [ask_ready(engine) for engine in self._engines]
         end = time.monotonic() + RESTART_S
-        if self._answered:
-            self._note_absent(asked)
         start_ids: list[str] = []
         for number, ref in enumerate(asked):
             timeout_s = max(0.0, end - time.monotonic()) if number in self._answered else None
             start_ids.append(read_start_id(number, ref, timeout_s))
             self._answered.add(number)
         return start_ids
-
-    def _note_absent(self, asked: Sequence[Any]) -> None:
-        up, _ = ray.wait(list(asked), num_returns=len(asked), timeout=NOTE_S)
-        for number, ref in enumerate(asked):
-            if ref not in up and number in self._answered:
-                self._on_note(
-                    f"vLLM engine {number} does not answer: waiting until it is up again, {RESTART_S / 60:.0f} "
-                    f"minutes at most"
-                )
 
 
 def ask_ready(engine: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 from openrlhf_ada.core.batches import BatchPlan
 from openrlhf_ada.core.choice import Choice, PromptChooser
 from openrlhf_ada.core.types import PromptKey, PromptPool
-from openrlhf_ada.host.data import number_rows, seed_order
+from openrlhf_ada.host.generator import number_rows, seed_order
 
 logger = logging.getLogger(__name__)
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, cast
@@ -108,9 +107,10 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
             return RolloutBatch(), None, self.prompts.next_key - first_key, exhausted
         batch = Batch(has_raw_scores=self.options.threshold is not None)
         values = self._critic_values(requests)
-        with self._engines_awake():
-            self._sample(batch, requests, values, generate_kwargs)
-            exhausted = self._replace(batch, exhausted, generate_kwargs)
+        self._let_engines("wake_up")
+        self._sample(batch, requests, values, generate_kwargs)
+        exhausted = self._replace(batch, exhausted, generate_kwargs)
+        self._let_engines("sleep")
         if self.options.plan.varies:
             # Seeded by identity, as the choice within a prompt.
             batch.thin(self.options.plan.unit, np.random.default_rng([self.args.train.seed, first_key, 1]))
@@ -158,23 +158,12 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
             self.held_out = self.held_out.above(self.options.threshold.start)
         return samples
 
-    @contextmanager
-    def _engines_awake(self) -> Iterator[None]:
-        """For the whole sampling of a step: all weights of an engine are copied when it goes to sleep, or wakes up."""
-        self._wake_engines()
-        yield
-        self._put_engines_to_sleep()
-
-    def _wake_engines(self) -> None:
+    def _let_engines(self, call: str) -> None:
+        """`sleep` or `wake_up`, if they do, once per step: all weights of an engine are copied then."""
         # One that has died is waited for.
         self._connections.wait_until_ready()
         if self.args.vllm.enable_sleep:
-            batch_vllm_engine_call(self.vllm_engines, "wake_up")
-
-    def _put_engines_to_sleep(self) -> None:
-        self._connections.wait_until_ready()
-        if self.args.vllm.enable_sleep:
-            batch_vllm_engine_call(self.vllm_engines, "sleep")
+            batch_vllm_engine_call(self.vllm_engines, call)
 
     def _check_size(self, samples: Sequence[Experience], prompts: int) -> None:
         if self.options.plan.varies:
@@ -211,9 +200,9 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         """In the middle of sampling. Only a policy that reads a critic puts the engines to sleep for it."""
         if not self.policy.reads_critic:
             return None
-        self._put_engines_to_sleep()
+        self._let_engines("sleep")
         values = self._critic_values(fresh)
-        self._wake_engines()
+        self._let_engines("wake_up")
         return values
 
     def _sample(

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from openrlhf_ada.host.checkpoints import CRITIC, POLICY, latest_tag, name_latest, names_latest
+from openrlhf_ada.host.checkpoints import CRITIC, POLICY, latest_tag, name_latest
 from openrlhf_ada.reporting.jsonl import write_atomically
 from openrlhf_ada.reporting.recorded_flags import NO_DIFFERENCE
 
@@ -137,7 +137,7 @@ def last_checkpoint(root: Path) -> str | None:
     """The newest of ours, whole or not; else one that names itself the latest, as OpenRLHF's do."""
     if known := manifests(root):
         return max(known, key=lambda manifest: manifest.number).tag
-    return latest_tag(root / POLICY) if names_latest(root / POLICY) else None
+    return latest_tag(root / POLICY)
 
 
 def has_checkpoint(root: Path) -> bool:

@@ -15,7 +15,7 @@ from openrlhf.utils.distributed_util import torch_dist_barrier_and_cuda_sync
 from peft import PeftModel
 
 from openrlhf_ada.host.checkpoints import POLICY, latest_tag
-from openrlhf_ada.host.experts import has_experts
+from openrlhf_ada.host.model_code import has_experts
 from openrlhf_ada.host.models import HostPolicyActor, HostPolicyTrainer, HostReferenceActor, HostRewardActor
 from openrlhf_ada.host.sharding import sharding
 from openrlhf_ada.platforms.folders import check_space
@@ -25,7 +25,6 @@ from openrlhf_ada.trainer.finite import FiniteSteps
 from openrlhf_ada.trainer.gradient_steps import mark_boundary, seed_step
 from openrlhf_ada.trainer.logged_figures import StepMeans, loss_totals
 from openrlhf_ada.trainer.loss_average import advantage_factors
-from openrlhf_ada.trainer.recorder import note
 from openrlhf_ada.trainer.skipped_rollouts import IDLE, log_probs_of_rest, rest_of_training, shorten
 from openrlhf_ada.weights.average import Part, WeightAverage
 from openrlhf_ada.weights.export import MERGED, export_whole, whole_weights
@@ -131,7 +130,7 @@ class AdaActorTrainer(HostPolicyTrainer):
 
     @cached_property
     def _waiter(self) -> EngineWaiter:
-        return EngineWaiter(self.vllm_engines, partial(note, self.strategy.args))
+        return EngineWaiter(self.vllm_engines)
 
     def broadcast_to_vllm(self) -> None:
         """To all engines; also to those that Ray has started anew since the last time."""
@@ -247,7 +246,7 @@ class AdaPolicyActor(HostPolicyActor):
             self.trainer.all_weights, args.train.ema_beta, part, in_main_memory=args.ds.adam_offload
         )
         if self.checkpoint_states:
-            average.load(average_of(self._root, latest_tag(self._root / POLICY)))
+            average.load(average_of(self._root, latest_tag(self._root / POLICY) or ""))
         if args.ds.enable_sleep:
             average.offload()
         return average

@@ -18,8 +18,7 @@ from openrlhf_ada.config.settings import Settings, make_policy
 from openrlhf_ada.data.files import check_names
 from openrlhf_ada.data.prepared import check_counts
 from openrlhf_ada.eval.held_out import best_metric_names
-from openrlhf_ada.host.experts import has_experts
-from openrlhf_ada.host.model_code import check_model_code, read_config
+from openrlhf_ada.host.model_code import check_model_code, has_experts, read_config
 from openrlhf_ada.reporting.run_log import METRICS_FILE
 from openrlhf_ada.reporting.wandb_run import check_key
 from openrlhf_ada.reward.names import check_python_file, check_rewards, readable, split_names

@@ -98,7 +98,7 @@ class RecordedTraining(HostTrainer):
     @cached_property
     def engine_waiter(self) -> EngineWaiter:
         """For calls of this trainer to all engines."""
-        return EngineWaiter(self.vllm_engines, self.recorder.note)
+        return EngineWaiter(self.vllm_engines)
 
     def broadcast_to_vllm(self) -> None:
         if self.is_adaptive:

@@ -24,7 +24,7 @@ from openrlhf_ada.rollout.samples_generator import (
     PromptValues,
     SamplingOptions,
 )
-from openrlhf_ada.rollout.sampling_progress import SamplingProgress
+from openrlhf_ada.rollout.sampling_progress import sampling_progress
 from openrlhf_ada.trainer.recorder import emit, note
 
 
@@ -52,7 +52,7 @@ def make_generator(
         known_counts=known_counts(host) if settings.known_counts else None,
         threshold=score_threshold(settings),
         score=score if scored_by_model(args) else None,
-        on_progress=SamplingProgress(partial(emit, args, "sampling")),
+        on_progress=sampling_progress(partial(emit, args, "sampling")),
         on_note=partial(note, args),
         chooser=make_chooser(settings, policy, num_prompts, args.train.seed) if settings.chooses else None,
     )

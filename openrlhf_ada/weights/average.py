@@ -102,25 +102,22 @@ class WeightAverage:
             save_file(tensors, path)
 
     def load(self, path: Path) -> None:
-        """Replace the average with a saved one, on any number of processes; raises AverageError."""
-        found = self._read(path) if self._part.is_first else None
-        for spec in self._source.manifest.tensors:
-            part = self._tensors[spec.name]
-            part.copy_(self._spread(spec, None if found is None else found[spec.name]))
+        """Replace the average with a saved one, on any number of processes; raises AverageError.
 
-    def _read(self, path: Path) -> dict[str, torch.Tensor]:
+        Each reads its part of the file, as DeepSpeed reads a checkpoint.
+        """
         if not path.is_file():
             raise AverageError(
                 f"{path} is missing: the checkpoint was made without --train.enable_ema. Leave out either "
                 f"--train.enable_ema or --ckpt.load_enable"
             )
+        # The file is mapped into memory: what is not copied is not read.
         found = load_file(path)
         expected = {spec.name: spec.shape for spec in self._source.manifest.tensors}
         if {name: tuple(tensor.shape) for name, tensor in found.items()} != expected:
             raise AverageError(f"{path} holds the average of another model")
-        return found
-
-    # -- between the parts and the whole ------------------------------------------------------------------------------
+        for name, part in self._tensors.items():
+            part.copy_(self._part.of(found[name]))
 
     def _whole(self, dtype_of: Callable[[TensorSpec], torch.dtype]) -> dict[str, torch.Tensor]:
         """In main memory of the first process; empty in the others."""
@@ -139,7 +136,9 @@ class WeightAverage:
         flat = torch.empty(size * self._part.count, dtype=dtype) if self._part.is_first else None
         for start in range(0, size, PIECE):
             stop = min(start + PIECE, size)
-            own = self._padded(spec, part[start:stop], stop - start)
+            # As long as every process's, on the device over which they are sent.
+            own = part[start:stop].to(self._devices[spec.name])
+            own = torch.nn.functional.pad(own, (0, stop - start - len(own)))
             pieces = [torch.empty_like(own) for _ in range(self._part.count)] if flat is not None else None
             torch.distributed.gather(own, pieces)
             for rank, piece in enumerate(pieces or ()):
@@ -149,28 +148,6 @@ class WeightAverage:
             return flat
         # Without the padding, also in memory.
         return flat[: spec.numel].clone()
-
-    def _spread(self, spec: TensorSpec, whole: torch.Tensor | None) -> torch.Tensor:
-        """This process's part of a tensor that the first process has whole, shape (K,)."""
-        if self._part.count == 1:
-            assert whole is not None
-            return whole.view(-1)
-        size, length = self._part.size(spec.numel), len(self._tensors[spec.name])
-        flat = None if whole is None else whole.view(-1)
-        pieces: list[torch.Tensor] = []
-        for start in range(0, size, PIECE):
-            count = min(PIECE, size - start)
-            own = self._padded(spec, torch.empty(0), count)
-            starts = [rank * size + start for rank in range(self._part.count)]
-            whose = None if flat is None else [self._padded(spec, flat[at : at + count], count) for at in starts]
-            torch.distributed.scatter(own, whose)
-            pieces.append(own)
-        return torch.cat(pieces)[:length]
-
-    def _padded(self, spec: TensorSpec, values: torch.Tensor, count: int) -> torch.Tensor:
-        """As long as every process's, on the device over which they are sent."""
-        values = values.to(self._devices[spec.name], torch.float32)
-        return torch.nn.functional.pad(values, (0, count - len(values)))
 
 
 def visit(source: WeightSource, each: Callable[[TensorSpec, torch.Tensor], Any]) -> None:

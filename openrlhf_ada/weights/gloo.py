@@ -1,4 +1,4 @@
-"""Weights by torch's gloo, which runs on any machine."""
+"""Weights by torch's gloo, which runs on any machine; and which way they take between processes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any
 
 import torch
 
-from openrlhf_ada.weights.transport import Group, Membership, Take
-from openrlhf_ada.weights.watch import POLL_S, Watch
+from openrlhf_ada.weights.transport import POLL_S, Group, Membership, Take
 
 Transfer = tuple[torch.Tensor, torch.Tensor, Any]
 """A bucket on its way: where it is needed, where gloo reads or writes it, gloo's handle."""
@@ -27,7 +26,7 @@ class GlooGroup(Group):
         place = (membership.address, membership.port, membership.rank, membership.world_size)
         group: Any = stateless_init_torch_distributed_process_group(*place, "gloo", return_store=True)
         self._group: Any = group[0]
-        self._watch = Watch(group[1], membership.names, membership.rank, membership.limit_s)
+        super().__init__(membership, group[1])
 
     def _start(self, bucket: torch.Tensor) -> Transfer:
         in_memory = bucket.cpu()
@@ -47,7 +46,7 @@ class GlooGroup(Group):
                     # It may have ended just after the wait was over: this raises its own error, if it has one.
                     work.wait()
                     break
-        self._watch.progress()
+        self.progress()
 
     def _send(self, sizes: Sequence[int], buckets: Iterator[torch.Tensor]) -> None:
         before: Transfer | None = None
@@ -78,3 +77,12 @@ class GlooGroup(Group):
 
     def close(self) -> None:
         self._group = None
+
+
+def join(membership: Membership, device: torch.device) -> Group:
+    """Blocks until all members have joined. `device`: where this process's weights are."""
+    if membership.backend == "nccl":
+        from openrlhf_ada.weights.nccl import NcclGroup
+
+        return NcclGroup(membership, device)
+    return GlooGroup(membership, device)

@@ -13,16 +13,14 @@ from typing import Any
 import torch
 from vllm.distributed.weight_transfer import nccl_common, packed_tensor
 
-from openrlhf_ada.weights.transport import Group, Membership, Take
-from openrlhf_ada.weights.watch import TransportError, Watch
+from openrlhf_ada.weights.transport import Group, Membership, Take, TransportError
 
 NUM_CHUNKS = 2
 """Chunks of vLLM's on their way at a time. One holds whole buckets, twice the largest bucket's bytes at most."""
 
 DISABLED = (
-    "NCCL could not be loaded in {name}, and vLLM would send nothing without an error. Unset VLLM_DISABLE_PYNCCL; see "
-    "that `python -c 'import torch; print(torch.cuda.nccl.version())'` works there, or name the library by "
-    "VLLM_NCCL_SO_PATH. --vllm.sync_backend gloo does without NCCL"
+    "NCCL could not be loaded in {name}, and vLLM would send nothing without an error. Unset VLLM_DISABLE_PYNCCL, or "
+    "name the library by VLLM_NCCL_SO_PATH. --vllm.sync_backend gloo does without NCCL"
 )
 
 
@@ -38,13 +36,13 @@ class NcclGroup(Group):
             membership.address, membership.port, membership.rank, membership.world_size, device
         )
         self._check_enabled()
-        self._watch = Watch(self._communicator.group.store, membership.names, membership.rank, membership.limit_s)
+        super().__init__(membership, self._communicator.group.store)
 
     def broadcast(self, tensor: torch.Tensor, src: int) -> None:
         """vLLM's packed transfer calls it for every chunk. Its communicator's own does nothing when it is disabled."""
         self._check_enabled()
         self._communicator.broadcast(tensor, src=src)
-        self._watch.progress()
+        self.progress()
 
     def _check_enabled(self) -> None:
         if self._aborting.locked():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
@@ -20,18 +20,10 @@ from openrlhf_ada.weights.checksums import checksums
 from openrlhf_ada.weights.manifest import BUCKET_BYTES, Manifest, TensorSpec
 
 
-@dataclass(frozen=True)
-class _Tensor:
-    """One of the model's tensors: what must be gathered for it, and how it is then had."""
-
-    spec: TensorSpec
-    parameters: list[Parameter]
-    value: Callable[[], torch.Tensor]
-
-
 @dataclass(frozen=True, eq=False)
 class _Source:
-    """The tensors of a checkpoint that one of the model's makes; `values` has them by name."""
+    """One of the model's tensors, or those of a checkpoint that it makes: what must be gathered, and then `values` by
+    name."""
 
     specs: list[TensorSpec]
     parameters: list[Parameter]
@@ -60,26 +52,22 @@ class PolicyWeights:
         adapts = isinstance(model, PeftModel)
         found = list(_merged(model, shape_of) if adapts else _plain(model, shape_of, only_trained))
         base = model.get_base_model() if adapts else model
-        shapes = {tensor.spec.name: _meta(tensor.spec) for tensor in found}
+        own = [source.specs[0] for source in found]
+        shapes = {spec.name: torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device="meta") for spec in own}
         saved = as_in_checkpoint(base, shapes) if as_saved else {name: {name: t} for name, t in shapes.items()}
         self._sources = {
             spec.name: source
-            for source in (_source(base, tensor, saved[tensor.spec.name]) for tensor in found)
+            for source in (_as_saved(base, source, saved[source.specs[0].name]) for source in found)
             for spec in source.specs
         }
         specs = tuple(spec for source in dict.fromkeys(self._sources.values()) for spec in source.specs)
-        self._manifest = Manifest(specs, is_whole=not only_trained, bucket_bytes=bucket_bytes)
+        self.manifest = Manifest(specs, is_whole=not only_trained, bucket_bytes=bucket_bytes)
         self.differ = adapts or [spec.name for spec in specs] != list(shapes)
         """Is anything sent in another form than the model has it?"""
 
-    @property
-    def manifest(self) -> Manifest:
-        """Names, types and shapes of all."""
-        return self._manifest
-
     def as_parameters(self, sums: dict[str, int] | None = None) -> Iterator[tuple[str, ComputedParameter]]:
         """In place of `named_parameters()`, where the host sends them. `sums` gets their checksums by name."""
-        for spec in self._manifest.tensors:
+        for spec in self.manifest.tensors:
             dtype = getattr(torch, spec.dtype)
             yield spec.name, ComputedParameter(spec.shape, dtype, partial(self._copy, spec, sums))
 
@@ -99,25 +87,23 @@ class PolicyWeights:
             yield [values[spec.name] for spec in batch]
 
 
-def _source(model: Module, tensor: _Tensor, saved: dict[str, torch.Tensor]) -> _Source:
+def _as_saved(model: Module, source: _Source, saved: dict[str, torch.Tensor]) -> _Source:
     """`saved`: what a checkpoint has of this tensor, on the meta device."""
-    own = tensor.spec.name
-    specs = [
-        TensorSpec(name, tensor.spec.dtype, tuple(meta.shape), own if len(saved) > 1 else "")
-        for name, meta in saved.items()
-    ]
-    if len(specs) == 1 and specs[0].shape == tensor.spec.shape:
-        return _Source(specs, tensor.parameters, lambda: {specs[0].name: tensor.value()})
-    return _Source(specs, tensor.parameters, lambda: converted(model, {own: tensor.value()}))
+    (own,) = source.specs
+    split = own.name if len(saved) > 1 else ""
+    specs = [TensorSpec(name, own.dtype, tuple(meta.shape), split) for name, meta in saved.items()]
+    if len(specs) == 1 and specs[0].shape == own.shape:
+        return replace(source, specs=specs, values=lambda: {specs[0].name: source.values()[own.name]})
+    return replace(source, specs=specs, values=lambda: converted(model, source.values()))
 
 
-def _plain(model: Module, shape_of: ShapeOf, only_trained: bool) -> Iterator[_Tensor]:
+def _plain(model: Module, shape_of: ShapeOf, only_trained: bool) -> Iterator[_Source]:
     for name, parameter in model.named_parameters():
         if parameter.requires_grad or not only_trained:
-            yield _Tensor(_spec(name, parameter, shape_of), [parameter], _data_of(parameter))
+            yield _own(name, parameter, shape_of)
 
 
-def _merged(model: PeftModel, shape_of: ShapeOf) -> Iterator[_Tensor]:
+def _merged(model: PeftModel, shape_of: ShapeOf) -> Iterator[_Source]:
     """Every parameter of the model without adapters, with what they add to it."""
     base = model.get_base_model()
     adapted: dict[Any, _Adapted] = {}
@@ -134,12 +120,7 @@ def _merged(model: PeftModel, shape_of: ShapeOf) -> Iterator[_Tensor]:
     for name, parameter in base.named_parameters():
         if ".lora_" in name:
             continue
-        spec = _spec(name.replace(".base_layer.", "."), parameter, shape_of)
-        layer = adapted.get(parameter)
-        if layer is None:
-            yield _Tensor(spec, [parameter], _data_of(parameter))
-        else:
-            yield _Tensor(spec, [parameter, *layer.factors()], layer.merged)
+        yield _own(name.replace(".base_layer.", "."), parameter, shape_of, adapted.get(parameter))
 
 
 @dataclass(frozen=True)
@@ -177,13 +158,8 @@ def _adapted(name: str, layer: Any) -> _Adapted:
     return _Adapted(weight, adapters, layer.fan_in_fan_out)
 
 
-def _data_of(parameter: Parameter) -> Callable[[], torch.Tensor]:
-    return lambda: parameter.data
-
-
-def _meta(spec: TensorSpec) -> torch.Tensor:
-    return torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device="meta")
-
-
-def _spec(name: str, parameter: Parameter, shape_of: ShapeOf) -> TensorSpec:
-    return TensorSpec(name, str(parameter.dtype).removeprefix("torch."), tuple(shape_of(parameter)))
+def _own(name: str, parameter: Parameter, shape_of: ShapeOf, layer: _Adapted | None = None) -> _Source:
+    spec = TensorSpec(name, str(parameter.dtype).removeprefix("torch."), tuple(shape_of(parameter)))
+    if layer is None:
+        return _Source([spec], [parameter], lambda: {name: parameter.data})
+    return _Source([spec], [parameter, *layer.factors()], lambda: {name: layer.merged()})

@@ -18,10 +18,9 @@ from vllm.model_executor.model_loader.reload import (
     initialize_layerwise_reload,
 )
 
-from openrlhf_ada.host.reads import Reads
-from openrlhf_ada.host.vllm_engine import lacks_weights, pack_experts_anew, packed_weights
+from openrlhf_ada.host.vllm_engine import Reads, lacks_weights, pack_experts_anew, packed_weights
 from openrlhf_ada.weights.checksums import checksums
-from openrlhf_ada.weights.joining import join
+from openrlhf_ada.weights.gloo import join
 from openrlhf_ada.weights.manifest import Bucket, Manifest, TensorSpec, as_bytes, unpack
 from openrlhf_ada.weights.transport import Group, Membership
 
@@ -39,14 +38,10 @@ class ChangedWeightsError(RuntimeError):
 
 @dataclass
 class JoinGroup(WeightTransferInitInfo):
-    """As `Membership`. `first_rank`: of this engine's workers in the group."""
+    """`group`: a `Membership` without its rank. `first_rank`: of this engine's workers in it."""
 
-    backend: str
-    address: str
-    port: int
+    group: dict[str, Any]
     first_rank: int
-    names: Sequence[str]
-    limit_s: float
 
 
 @dataclass
@@ -79,10 +74,7 @@ class WeightReceiver(WeightTransferEngine[JoinGroup, Update]):
         """Leave the group of before, if there was one, and join this one."""
         self.shutdown()
         rank = init_info.first_rank + self.parallel_config.rank
-        membership = Membership(
-            init_info.backend, init_info.address, init_info.port, rank, tuple(init_info.names), init_info.limit_s
-        )
-        self._group = join(membership, self.device)
+        self._group = join(Membership(**init_info.group, rank=rank), self.device)
 
     def start_weight_update(self) -> None:
         """The model cannot be used from here on until `finish_weight_update`."""

@@ -21,10 +21,9 @@ from ray.exceptions import RayActorError, RayError
 
 from openrlhf_ada.host.ports import free_port
 from openrlhf_ada.weights.checksums import checksums
-from openrlhf_ada.weights.joining import join
+from openrlhf_ada.weights.gloo import join
 from openrlhf_ada.weights.manifest import Bucket, Manifest, TensorSpec, pack
-from openrlhf_ada.weights.transport import Group, Membership
-from openrlhf_ada.weights.watch import LIMIT_S, TransportError
+from openrlhf_ada.weights.transport import LIMIT_S, Group, Membership, TransportError
 
 GRACE_S = 20.0
 """Seconds that a transfer has to end when it was given up, and that engines then have to say why."""
@@ -93,11 +92,11 @@ class WeightSync:
         address = str(cast(Any, ray.util.get_node_ip_address()))
         names = ("the policy", *(_worker_name(number, w) for number in engines for w in range(self._workers)))
         group = Membership(self._backend, address, free_port(), 0, names, self._limit_s)
-        refs: dict[int, Any] = {}
-        for place, (number, engine) in enumerate(engines.items()):
-            plain = asdict(group) | {"first_rank": 1 + place * self._workers}
-            del plain["rank"]
-            refs[number] = engine.join_weight_group.remote(plain)
+        plain = {name: value for name, value in asdict(group).items() if name != "rank"}
+        refs = {
+            number: engine.join_weight_group.remote({"group": plain, "first_rank": 1 + place * self._workers})
+            for place, (number, engine) in enumerate(engines.items())
+        }
         self._group = _join_group(group, self._device, refs)
         _collect(refs, JOINING, self._limit_s)
         self._engines = engines

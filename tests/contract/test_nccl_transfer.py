@@ -24,8 +24,7 @@ from weight_engines import CPU, Engine, Policy, connect, look_often, replace_ray
 from openrlhf_ada.weights import sender as weight_sync
 from openrlhf_ada.weights.nccl import NcclGroup
 from openrlhf_ada.weights.sender import WeightSyncError
-from openrlhf_ada.weights.transport import Membership
-from openrlhf_ada.weights.watch import TransportError
+from openrlhf_ada.weights.transport import Membership, TransportError
 
 pytestmark = pytest.mark.rehearsal
 

@@ -18,7 +18,7 @@ from deepspeed.runtime.engine import DeepSpeedEngine
 import openrlhf_ada
 from openrlhf_ada.config.host_rules import POLICY_LOSSES
 from openrlhf_ada.config.host_values import SCHEDULERS
-from openrlhf_ada.host.checkpoints import POLICY, latest_tag, name_latest, names_latest
+from openrlhf_ada.host.checkpoints import POLICY, latest_tag, name_latest
 from openrlhf_ada.host.parser import TRAIN_MODULE, _main_block, host_root
 from openrlhf_ada.host.sharding import ComputedParameter
 
@@ -336,7 +336,7 @@ FACTS = {  # (our file, the host's file, function): [(what must stand in it, wha
             "batches of one prompt, shuffled",
         ),
     ],
-    ("host/data.py", GENERATOR, "_collect_prompt_batch"): [
+    ("host/generator.py", GENERATOR, "_collect_prompt_batch"): [
         (
             "_, batch_prompts, batch_labels, batch_images = next(dataloader_iter)",
             "the loop ignores the slot of our row number",
@@ -394,9 +394,9 @@ def test_deepspeed_names_the_checkpoint_in_latest(tmp_path: Path) -> None:
     assert "if save_latest and self.global_rank == 0:" in inspect.getsource(DeepSpeedEngine.save_checkpoint)
     folder = tmp_path / POLICY
     folder.mkdir()
-    assert not names_latest(folder)
+    assert latest_tag(folder) is None
     (folder / "latest").write_text("global_step7\n")
-    assert names_latest(folder) and latest_tag(folder) == "global_step7"
+    assert latest_tag(folder) == "global_step7"
     name_latest(folder, "global_step8")
     assert latest_tag(folder) == "global_step8"
     assert [path.name for path in folder.iterdir()] == ["latest"]

@@ -29,10 +29,9 @@ from openrlhf.utils.agent import SingleTurnAgentExecutor
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from openrlhf_ada.host.classes import substituted, unwrap_ray_class
-from openrlhf_ada.host.data import number_rows, seed_order
 from openrlhf_ada.host.engine import HostRolloutActor, replace_rewards
 from openrlhf_ada.host.experiences import experience_of
-from openrlhf_ada.host.generator import HostGenerator
+from openrlhf_ada.host.generator import HostGenerator, number_rows, seed_order
 from openrlhf_ada.host.models import HostCriticActor, HostPolicyActor, HostPolicyTrainer
 from openrlhf_ada.host.rewards import HostReward
 from openrlhf_ada.host.rows import cause_of, load_blended, prompt_maker
@@ -173,7 +172,7 @@ def test_row_numbers_pass_through_the_hosts_loader() -> None:
 
 
 def test_loader_order_follows_the_seed() -> None:
-    """host/data.py reaches the sampler's own generator."""
+    """host/generator.py reaches the sampler's own generator."""
 
     def order(seed: int | None) -> list[Any]:
         rows = [{"q": str(number), "a": ""} for number in range(20)]

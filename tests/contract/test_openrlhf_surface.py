@@ -171,7 +171,7 @@ SIGNATURES = {  # (our file, the host's file): {name: parameters}
     ("host/parser.py", "utils/config.py"): {
         "hierarchize": "args",
     },
-    ("host/data.py", "datasets/prompts_dataset.py"): {
+    ("host/generator.py", "datasets/prompts_dataset.py"): {
         "PromptDataset.__getitem__": "self, idx",
         "PromptDataset.collate_fn": "self, item_list",
     },
@@ -213,7 +213,7 @@ ATTRIBUTES = {  # (our file, the host's file, constructor): what it sets and we 
         *("kl_ctl", "strategy", "args", "tokenizer", "advantage_estimator"),
     },
     ("trainer/critic.py", "trainer/ray/ppo_critic.py", "CriticPPOTrainer.__init__"): {"value_clip", "critic_loss_fn"},
-    ("host/data.py", "datasets/prompts_dataset.py", "PromptDataset.__init__"): {
+    ("host/generator.py", "datasets/prompts_dataset.py", "PromptDataset.__init__"): {
         *("prompts", "labels", "images", "datasources"),
     },
 }

@@ -14,7 +14,7 @@ from vllm.v1.engine.core_client import BackgroundResources, MPClient
 from vllm.v1.engine.output_processor import OutputProcessor
 from vllm.v1.engine.utils import CoreEngineProcManager
 
-from openrlhf_ada.host.experts import EXPERTS
+from openrlhf_ada.host.model_code import EXPERTS
 from openrlhf_ada.host.vllm_engine import ended_cores, knows_request
 
 

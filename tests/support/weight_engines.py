@@ -222,6 +222,5 @@ def replace_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def look_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Members look ten times as often whether others have given up. Before engines are made."""
-    for module in (transport, gloo, transport.Watch.__module__):
-        name = module if isinstance(module, str) else module.__name__
-        monkeypatch.setattr(f"{name}.POLL_S", 0.05)
+    for module in (transport, gloo):
+        monkeypatch.setattr(module, "POLL_S", 0.05)

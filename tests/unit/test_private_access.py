@@ -69,9 +69,9 @@ def contract_tests() -> set[tuple[str, str]]:
 @pytest.mark.slow
 def test_every_access_names_its_contract_test() -> None:
     for path in HOMES:
-        places = [(a, a.inside[-2:] or (parsed(path),)) for a in accesses(path)]
+        places = [(a, (parsed(path), *a.inside[-2:])) for a in accesses(path)]
         silent = [f"{path.name}:{a.line}: {a.text}" for a, places in places if not contracts_of(*places)]
-        assert silent == [], "add the line 'Contract: <file>.<test>' to the docstring of the function or class"
+        assert silent == [], "add the line 'Contract: <file>.<test>' to the docstring of the module, function or class"
         named = contracts_of(*ast.walk(parsed(path)))
         assert set(named) <= contract_tests()
         text = path.read_text(encoding="utf-8")

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from itertools import count
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import zmq
-from vllm.utils.network_utils import get_open_zmq_ipc_path
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.rollout import engine as module
-from openrlhf_ada.rollout.engine import AdaRolloutActor, SamplingSetup, _end_with, keep_sockets_in
+from openrlhf_ada.rollout.engine import AdaRolloutActor, SamplingSetup, _end_with
 from openrlhf_ada.rollout.messages import Answer
 from openrlhf_ada.rollout.tracked_engine import Job, TrackedEngine
 
@@ -273,6 +269,25 @@ def test_a_process_ends_with_its_core(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert "ends with its vLLM engine: the core is gone EngineCore_DP0 ended by SIGKILL.\n" in capsys.readouterr().err
 
 
+def test_the_log_shows_what_holds_python(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As by a regular expression that never ends: nothing else runs in the process."""
+    monkeypatch.setattr(module, "STUCK_S", 0.1)
+
+    def never_ends() -> None:
+        time.sleep(0.5)
+
+    async def scenario() -> None:
+        watch = asyncio.ensure_future(_end_with(Llm()))
+        await asyncio.sleep(0.01)
+        never_ends()
+        watch.cancel()
+
+    asyncio.run(scenario())
+    assert "in never_ends" in capfd.readouterr().err
+
+
 def test_core_death_is_no_failure_of_the_sample() -> None:
     """The process ends with it, and Ray tells. Neither a rollout nor a call of the host's own, as in evaluation."""
 
@@ -336,23 +351,3 @@ def test_an_engine_that_died_beside_the_policy_awaits_room(
     with pytest.raises(EngineDeadError):
         asyncio.run(actor.__init__(model="m", gpu_memory_utilization=0.7, tensor_parallel_size=2))
     assert found == looks
-
-
-@pytest.mark.parametrize(("length", "kept"), [(0, True), (100, False)])
-def test_sockets_lie_where_ray_keeps_its_own_if_their_path_fits(
-    length: int, kept: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("VLLM_RPC_BASE_PATH", "")
-    monkeypatch.delenv("VLLM_RPC_BASE_PATH")
-    with tempfile.TemporaryDirectory() as session, zmq.Context() as context, context.socket(zmq.PULL) as socket:
-        folder = Path(session) / ("s" + "o" * length)
-        keep_sockets_in(folder)
-        address = get_open_zmq_ipc_path()
-        assert (Path(address.removeprefix("ipc://")).parent == folder) is kept
-        socket.bind(address)
-
-
-def test_users_folder_of_sockets_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VLLM_RPC_BASE_PATH", "/of/the/user")
-    keep_sockets_in(tmp_path)
-    assert get_open_zmq_ipc_path().startswith("ipc:///of/the/user/")

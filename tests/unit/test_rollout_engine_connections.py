@@ -16,7 +16,7 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutErro
 from openrlhf_ada.core.fleet import EngineDown, EngineUp
 from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.rollout.engine_connections import CALLS_AT_A_TIME, EngineConnections
-from openrlhf_ada.rollout.engine_restart import NOTE_S, RESTART_S, EngineLostError, EngineWaiter
+from openrlhf_ada.rollout.engine_restart import RESTART_S, EngineLostError, EngineWaiter
 from openrlhf_ada.rollout.messages import Answer
 from openrlhf_ada.rollout.tracked_engine import Job
 from openrlhf_ada.weights.sender import EngineGoneError
@@ -51,8 +51,6 @@ class Actor:
         self.answers = Remote(lambda stops, jobs, setup: self._new("answers"))
         self.submit = Remote(lambda jobs, setup: self._new("submit"))
         self.stop = Remote(lambda requests: self._new("stop"))
-        self.left_rewards = Remote(lambda: Ref(self.left))
-        self.left = ""
 
     def _ready(self) -> Ref:
         ref = self._new("ready")
@@ -95,7 +93,7 @@ class World:
 
 def _wait(refs: Sequence[Ref], num_returns: int, timeout: float | None = None) -> tuple[list[Ref], list[Ref]]:
     ready = [ref for ref in refs if not ref.pending][:num_returns]
-    if len(ready) < num_returns and timeout not in (0, NOTE_S):
+    if len(ready) < num_returns and timeout != 0:
         raise AssertionError("waits for ever")
     return ready, [ref for ref in refs if ref not in ready]
 
@@ -250,10 +248,9 @@ def test_an_engine_that_does_not_come_back_ends_the_run(world: World) -> None:
     world.actors[0].start_id = None
     with pytest.raises(EngineLostError, match=r"engine 0 died .*\b900 s"):
         world.connections.wait_until_ready()
-    assert "vLLM engine 0 does not answer: waiting until it is up again, 15 minutes at most" in world.notes
 
 
-def test_first_start_has_no_time_limit_and_no_note(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_start_has_no_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A large model is downloaded and compiled first. Engine 0 was up before: for it, the limit counts."""
     limits: list[float | None] = []
 
@@ -263,9 +260,9 @@ def test_first_start_has_no_time_limit_and_no_note(monkeypatch: pytest.MonkeyPat
 
     world = World(monkeypatch)
     monkeypatch.setattr(ray, "get", get)
-    waiter = EngineWaiter(world.actors, world.notes.append)
+    waiter = EngineWaiter(world.actors)
     assert waiter.wait() == ["a0", "b0"]
-    assert (limits, world.notes) == ([None, None], [])
+    assert limits == [None, None]
     waiter.wait()
     assert limits[2:] == [pytest.approx(RESTART_S, abs=60)] * 2
 
@@ -273,7 +270,7 @@ def test_first_start_has_no_time_limit_and_no_note(monkeypatch: pytest.MonkeyPat
 def test_engine_that_was_never_up_may_fail_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch)
     world.actors[1].start_id = None
-    waiter = EngineWaiter(world.actors, world.notes.append)
+    waiter = EngineWaiter(world.actors)
 
     def ready() -> Ref:
         return Ref(ActorDiedError())
@@ -301,17 +298,8 @@ def test_stalled_engine_is_ended_others_go_on(world: World, monkeypatch: pytest.
     second.start_id = None
     assert world.connections.wait() == [EngineDown(1)]
     assert killed == [second]
-    assert world.notes[0] == "vLLM engine 1 does not answer and is ended: does a reward function hang?"
+    assert world.notes[0].startswith("vLLM engine 1 does not answer and is ended: ")
     assert first.start_id == "a0"
-    # What hung is known when its next process is there, and told once.
-    second.left = "slow.py was grading the answer to '9+9='"
-    for version in (1, 2):
-        second.start_id = f"b{version}"
-        for process in world.policy:
-            process.set(None)
-        world.connections.wait_until_ready()
-    told = [note for note in world.notes if "slow.py" in note]
-    assert told == ["when vLLM engine 1 did not answer, slow.py was grading the answer to '9+9='"]
 
 
 def test_an_engine_is_told_what_to_do_when_it_is_asked(world: World) -> None:

@@ -19,7 +19,7 @@ import pytest
 from rollouts import make_args, make_loader
 
 from openrlhf_ada.core.batches import BatchPlan
-from openrlhf_ada.host.data import number_rows
+from openrlhf_ada.host.generator import number_rows
 from openrlhf_ada.rollout.prompts import PromptRequest, PromptSource, take_prompts
 
 Batch = tuple[list[int], list[str], list[str], list[Any]]

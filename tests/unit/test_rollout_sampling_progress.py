@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from openrlhf_ada.core.scheduling import Progress
-from openrlhf_ada.rollout.sampling_progress import SamplingProgress
+from openrlhf_ada.rollout.sampling_progress import sampling_progress
 
 STATE = Progress(open=3, one_sided=2, done=1, rollouts=9, tokens=90, right=0.5, signal=0.25)
 
@@ -15,7 +15,7 @@ STATE = Progress(open=3, one_sided=2, done=1, rollouts=9, tokens=90, right=0.5, 
 def test_word_comes_at_once_and_twice_a_second() -> None:
     told: list[dict[str, Any]] = []
     now = [10.0]
-    progress = SamplingProgress(lambda **event: told.append(event), clock=lambda: now[0])
+    progress = sampling_progress(lambda **event: told.append(event), clock=lambda: now[0])
     look = partial(lambda: STATE)
     for _ in range(11):
         progress(look)
@@ -27,7 +27,7 @@ def test_word_comes_at_once_and_twice_a_second() -> None:
 def test_next_sampling_starts_its_own_clock() -> None:
     told: list[float] = []
     now = [10.0]
-    progress = SamplingProgress(lambda **event: told.append(event["seconds"]), clock=lambda: now[0])
+    progress = sampling_progress(lambda **event: told.append(event["seconds"]), clock=lambda: now[0])
     progress(partial(lambda: STATE))
     now[0] += 0.25
     progress(partial(lambda: STATE))

@@ -24,8 +24,7 @@ from openrlhf_ada.weights.gloo import GlooGroup, Transfer
 from openrlhf_ada.weights.manifest import Manifest, TensorSpec
 from openrlhf_ada.weights.receiver import Update
 from openrlhf_ada.weights.sender import EngineGoneError, WeightSyncError
-from openrlhf_ada.weights.transport import Group, Take
-from openrlhf_ada.weights.watch import TransportError, Watch
+from openrlhf_ada.weights.transport import Group, Membership, Take, TransportError
 
 pytestmark = pytest.mark.rehearsal
 
@@ -163,6 +162,10 @@ def test_engine_that_dies_before_sending_is_awaited(started: list[Engine], call_
         connect(started).begin()
 
 
+def member(rank: int, limit_s: float = 60.0) -> Membership:
+    return Membership("gloo", "", 0, rank, ("the policy", "vLLM engine 0, worker 0"), limit_s)
+
+
 class Store:
     """Nobody else is in the group."""
 
@@ -177,7 +180,8 @@ def test_a_receiver_holds_two_buckets_at_most() -> None:
 
     class Alone(GlooGroup):
         def __init__(self) -> None:
-            self._device, self._watch = CPU, Watch(Store(), ["the policy", "me"], 1, 60.0)
+            self._device = CPU
+            Group.__init__(self, member(1), Store())
 
         def _start(self, bucket: torch.Tensor) -> Transfer:
             nonlocal most
@@ -219,7 +223,8 @@ class LateWork:
 def test_a_bucket_that_arrives_as_the_wait_ends_has_arrived(error: str) -> None:
     """A run on a busy machine was ended by "Operation timed out!", with all of its bucket sent."""
     group: Any = GlooGroup.__new__(GlooGroup)
-    group._stopped, group._watch = threading.Event(), Watch(Store(), ["the policy", "me"], 0, 60.0)
+    group._stopped = threading.Event()
+    Group.__init__(group, member(0), Store())
     work = LateWork(error)
     transfer = (torch.empty(0), torch.empty(0), work)
     if error:
@@ -289,7 +294,7 @@ def test_a_member_gives_up_even_if_it_can_ask_nobody(monkeypatch: pytest.MonkeyP
 
     class Waiting(Group):
         def __init__(self) -> None:
-            self._watch = Watch(Unreachable(), ["the policy", "vLLM engine 0, worker 0"], 1, 0.1)
+            super().__init__(member(1, 0.1), Unreachable())
 
         def _receive(self, sizes: Sequence[int], take: Take) -> None:
             woken.wait()
@@ -309,13 +314,12 @@ def test_a_reason_stays_that_is_found_while_the_others_are_asked() -> None:
 
     class Slow(Store):
         def check(self, keys: list[str]) -> bool:
-            watch.stalled()
+            group._stalled()
             return False
 
-    watch = Watch(Slow(), ["the policy", "vLLM engine 0, worker 0"], 0, -1.0)
-    assert re.search(r" -1 s; the policy ", str(watch.reason_from_all()))
-    watch.failed(TransportError("aborted"))
-    assert " -1 s; the policy " in str(watch.error()) and not watch.error().is_own
+    group: Any = Group(member(0, -1.0), Slow())
+    assert re.search(r" -1 s; the policy ", str(group._reason_from_all()))
+    assert not group._give_up("aborted") and " -1 s; the policy " in group._reason
 
 
 @pytest.mark.slow
