@@ -19,9 +19,7 @@ from openrlhf.trainer.ray import ppo_critic
 from openrlhf_ada.host.checkpoints import CRITIC
 from openrlhf_ada.host.models import HostCriticActor
 from openrlhf_ada.trainer.experience_maker import CRITIC_WEIGHT, critic_weights
-from openrlhf_ada.trainer.finite import FiniteSteps
-from openrlhf_ada.trainer.gradient_steps import mark_boundary, seed_step
-from openrlhf_ada.trainer.logged_figures import StepMeans, loss_totals
+from openrlhf_ada.trainer.training_step import FiniteSteps, StepMeans, loss_totals, mark_boundary, seed_step
 
 
 class StratumValueLoss(ValueLoss):

@@ -17,23 +17,14 @@ class LogprobGapError(RuntimeError):
 
 @dataclass(frozen=True)
 class LogprobGap:
-    """Of sampled tokens: mean and maximum of |log π - log μ|, policy π by engine μ, and mean of π / μ.
+    """Of sampled tokens: mean and maximum of |log π - log μ|, policy π by engine μ.
 
-    The last is 1 in expectation whatever the policies are, if the engine's log-probabilities are those it samples by.
     The first token of an answer or turn is left out: OpenRLHF has vLLM sample at least one token, so none can be the
     end there, and μ is π without it.
     """
 
     mean: float
     maximum: float
-    ratio_mean: float
-
-    def metrics(self) -> dict[str, float]:
-        return {
-            "ada/logprob_gap_mean": self.mean,
-            "ada/logprob_gap_max": self.maximum,
-            "ada/logprob_ratio_mean": self.ratio_mean,
-        }
 
 
 def logprob_gap(experiences: Sequence[Any]) -> LogprobGap | None:
@@ -48,7 +39,7 @@ def logprob_gap(experiences: Sequence[Any]) -> LogprobGap | None:
     gaps = torch.cat([v[_follow_others(computed_actions(e))] for v, e in zip(by_batch, experiences, strict=True)])
     if not len(gaps):
         return None
-    return LogprobGap(float(gaps.abs().mean()), float(gaps.abs().max()), float(gaps.exp().mean()))
+    return LogprobGap(float(gaps.abs().mean()), float(gaps.abs().max()))
 
 
 def _follow_others(actions: torch.Tensor) -> torch.Tensor:

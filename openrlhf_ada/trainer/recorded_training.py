@@ -169,7 +169,7 @@ class RecordedTraining(HostTrainer):
             return {}
         if gap.mean > self.settings.logprob_warn:
             self.recorder.note(_GAP.format(gap=gap, limit=self.settings.logprob_warn))
-        return gap.metrics()
+        return {"ada/logprob_gap_mean": gap.mean, "ada/logprob_gap_max": gap.maximum}
 
     def _record(self) -> StepRecord:
         if self._batch.record is None:

@@ -29,11 +29,9 @@ def ledger_metrics(ledger: Ledger) -> dict[str, int]:
 def step_metrics(record: StepRecord, settings: Settings, version: int) -> dict[str, Any]:
     """Metrics by name (see docs/metrics.md). `version`: policy version that trains on this batch."""
     groups, everything = record.groups, record.all_groups
-    n, threshold = settings.group_size, settings.positive_above
     scores = np.concatenate([group.pool.scores for group in everything])
     rewards = np.concatenate([group.pool.rewards for group in everything])
-    counts = [(len(group.pool), group.pool.count_positives(threshold)) for group in everything]
-    in_ppo = settings.in_ppo
+    counts = [(len(group.pool), group.pool.count_positives(settings.positive_above)) for group in everything]
     return {
         "ada/prompts": len(groups),
         "ada/replaced": len(record.replaced),
@@ -51,7 +49,7 @@ def step_metrics(record: StepRecord, settings: Settings, version: int) -> dict[s
         "ada/draws_histogram": draws_histogram(drawn for drawn, _ in counts),
         "ada/allocation_by_pass_rate": allocation_by_pass_rate(counts),
         "ada/effective_weight": mean_by_pass_rate(
-            (*_counts(g, threshold), _weight_of(g, threshold, n, in_ppo)) for g in groups
+            (*count, _weight_of(g, count, settings)) for g, count in zip(groups, counts, strict=False)
         ),
         **_grading_metrics(everything),
         **_skipped(groups, settings),
@@ -132,23 +130,19 @@ def _trained(record: GroupRecord) -> TrainingGroup:
     return record.group
 
 
-def _counts(record: GroupRecord, threshold: float) -> tuple[int, int]:
-    return len(record.pool), record.pool.count_positives(threshold)
-
-
-def _weight_of(record: GroupRecord, threshold: float, n: int, in_ppo: bool) -> float:
+def _weight_of(record: GroupRecord, count: tuple[int, int], settings: Settings) -> float:
     """Effective weight of one trained group at the predicted pass rate, or where nothing predicts at its pool's (with
     half a rollout of each kind more: 0 and 1 have no weight). In PPO as with a perfect critic.
     """
-    drawn, positives = _counts(record, threshold)
+    drawn, positives = count
     smoothed = (positives + 0.5) / (drawn + 1.0)
     p = smoothed if record.pool.predicted is None else min(max(record.pool.predicted, 0.001), 0.999)
     group = _trained(record)
-    positive = record.pool.scores[list(group.indices)] > threshold
+    positive = record.pool.scores[list(group.indices)] > settings.positive_above
     coefficients = np.array(group.coefficients)
-    if in_ppo:
+    if settings.in_ppo:
         coefficients = coefficients * np.where(positive, 1.0 - p, -p)
-    return effective_weight(coefficients, positive, p, n)
+    return effective_weight(coefficients, positive, p, settings.group_size)
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -112,11 +112,10 @@ def _check_enough(args: SimpleNamespace, handed: HandedOver, total: int) -> None
     try:
         check_rows(args, handed.rows)
     except ConfigError as error:
-        if not handed.left_out:
-            raise
-        first = handed.left_out[0]
-        why = f"{counted(handed.left_out, total)}; the first is {first.source} {first.place}: {first.cause}"
-        raise ConfigError(error.flag, error.value, f"{why}. So {error.rule}", error.remedy) from error
+        left = handed.left_out
+        first = f"{left[0].source} {left[0].place}: {left[0].cause}" if left else "none is left out"
+        rule = f"{counted(left, total)}; the first is {first}. So {error.rule}"
+        raise ConfigError(error.flag, error.value, rule, error.remedy) from error
 
 
 def _label_reader(sets: DataSets, args: SimpleNamespace) -> Reader | None:

@@ -67,12 +67,12 @@ FACTS = {  # (our file, the host's file, function): [(what must stand in it, wha
         ("if self.critic_model_group is not None:", "a pass-rate critic is hidden there"),
         ("status = self.ppo_train(global_step)", "and from there"),
     ],
-    ("trainer/logged_figures.py", ACTOR, "ActorPPOTrainer.ppo_train"): [
+    ("trainer/training_step.py", ACTOR, "ActorPPOTrainer.ppo_train"): [
         ("status_mean[k] = vals[-1] if vals else 0.0", "the optimizer's figures are the last ones"),
         ("total_tokens = sum((s['_num_action_tokens'] for s in status_list))", "others are means over tokens"),
         ("total_samples = sum((s['_num_samples'] for s in status_list))", "or over samples"),
     ],
-    ("trainer/logged_figures.py", ACTOR, "ActorPPOTrainer.training_step"): [
+    ("trainer/training_step.py", ACTOR, "ActorPPOTrainer.training_step"): [
         ("metrics = {'policy_loss': actor_loss.detach()}", "divided by the step's totals"),
         ("metrics['entropy_loss'] = entropy_loss.detach()", "and this one"),
         ("experience.info['kl'] = kl_loss.detach()", "and this, where it is a loss"),

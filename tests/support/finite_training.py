@@ -52,7 +52,7 @@ DAMAGES: dict[str, Callable[[Any, list[Any]], None]] = {
 
 
 def outcome(folder: Path, stage: int, damage: Callable[[Any, list[Any]], None]) -> dict[str, Any]:
-    from openrlhf_ada.trainer.finite import NotFiniteError
+    from openrlhf_ada.trainer.training_step import NotFiniteError
 
     run = Run(0, folder, kind="fixed", stage=stage, loss="token-mean", batch=16)
     before = run.weights()

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from openrlhf_ada.trainer.finite import FiniteSteps, NotFiniteError
+from openrlhf_ada.trainer.training_step import FiniteSteps, NotFiniteError
 
 NAN, INF = float("nan"), float("inf")
 
