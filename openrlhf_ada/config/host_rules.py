@@ -290,8 +290,6 @@ _EXAMPLE = (
 
 _SAMPLE_EXAMPLE = _EXAMPLE.format("uniform samples", 1.48, 0.52)
 
-_PROMPT_EXAMPLE = _EXAMPLE.format("four uniform samples", 0.78, 1.28)
-
 _POSITIVES_EXAMPLE = "A right answer of 400 tokens counts a quarter of one of 100"
 
 
@@ -305,9 +303,6 @@ def _loss(s: Settings, host: SimpleNamespace) -> Iterator[Problem]:
             f"--ada_loss {s.loss} is another way to average the same losses",
             ONE_OF_TWO,
         )
-    if s.loss == "prompt-mean" and s.mode == "off":
-        rule = "OpenRLHF's sampling does not say which rollouts are of one prompt"
-        yield "--ada_loss", s.loss, rule, "Sample the same with --ada_mode seq --ada_exit fixed"
     needs = CORRECTIONS[s.correction].needs
     if s.mode == "off" or Need.SUMMED_TOKENS not in needs:
         return
@@ -317,9 +312,6 @@ def _loss(s: Settings, host: SimpleNamespace) -> Iterator[Problem]:
         name, value, instead = found
         example = _POSITIVES_EXAMPLE if Need.NO_BASELINE in needs else _SAMPLE_EXAMPLE
         yield name, value, f"{_BY_SAMPLE}, {promise}. {example}", f"Use {instead}"
-    if s.loss == "prompt-mean":
-        rule = f"this loss divides a prompt's gradient by the tokens of its group, {promise}. {_PROMPT_EXAMPLE}"
-        yield "--ada_loss", s.loss, rule, "Use --ada_loss sequence-constant, or --ada_correction none"
 
 
 def loss_warnings(s: Settings, host: SimpleNamespace) -> list[str]:

@@ -71,7 +71,6 @@ def _conditions(s: Settings) -> str:
         (chooses_by_rate and Trait.READS_LENGTHS in CHOICES[s.choice].traits, "if answers are equally long"),
         (s.gives_up, f"until they are given up (--ada_give_up {s.give_up})"),
         (s.drops_prompts, "with 0 for visits that end after --ada_pilot"),
-        (s.loss == "prompt-mean", "before --ada_loss prompt-mean divides by the tokens of each group"),
     ]
     return "".join(f", {text}" for holds, text in conditions if holds)
 

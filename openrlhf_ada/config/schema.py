@@ -32,7 +32,7 @@ from openrlhf_ada.core.scheduling import SCHEDULERS
 from openrlhf_ada.core.selection import SELECTIONS
 from openrlhf_ada.core.stopping import EXITS
 
-LOSSES = ("host", "sequence-constant", "prompt-mean")
+LOSSES = ("host", "sequence-constant")
 ZEROS = ("compute", "skip")
 MATCHED = "matched:"
 """Prefix of an objective that is another run's."""
@@ -325,8 +325,7 @@ class SamplingFlags:
     loss: str = flag_of_every_mode(
         "host",
         "How the policy's token losses are averaged. host: as --actor.loss_agg_mode says. sequence-constant: sum "
-        "over each sample, divided by a constant, then mean over samples (Dr. GRPO's loss). prompt-mean: mean "
-        "over all tokens of a prompt's group, then over prompts (ScaleRL).",
+        "over each sample, divided by a constant, then mean over samples (Dr. GRPO's loss).",
         choices=LOSSES,
     )
     loss_length: int | None = flag_of_every_mode(

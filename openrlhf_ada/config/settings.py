@@ -384,8 +384,6 @@ def _why_no_table(other: Settings) -> tuple[str, str] | None:
         return f"--ada_select {other.select} declares no Trait (core/pieces.py) to enumerate it by", "Name another run"
     if other.advantage not in ESTIMATORS:
         return f"{other.advantage} has one baseline for the whole batch", "Name another run"
-    if other.loss == "prompt-mean":
-        return "its loss divides by the tokens of a group, which is a weight as well", "Name another run"
     if other.objective.startswith(MATCHED) and other.aims:
         return f"it matches a weight itself: {other.objective}", f"Use --ada_objective {other.objective}"
     return None

@@ -13,7 +13,6 @@ from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from openrlhf_ada.core.advantages import WHITENED
 from openrlhf_ada.rollout.records import SampleTag, TaggedExperience
 from openrlhf_ada.trainer.logprob_gap import LogprobGap, check_gap, logprob_gap, surprisal
-from openrlhf_ada.trainer.loss_average import info_column, note_group_tokens
 from openrlhf_ada.trainer.skipped_rollouts import hide, show
 
 CRITIC_WEIGHT = "ada_critic_weight"
@@ -80,7 +79,6 @@ class AdaptiveExperienceMaker(RemoteExperienceMaker):
             else:
                 self._returns(experience, coefficients)
             experience.kl = None
-        note_group_tokens(experiences, lambda position: self._tags[position].key)
         self.group_scale = self._whitening_scale(experiences)
         for experience in experiences:
             experience.advantages = experience.advantages * self.group_scale
@@ -138,4 +136,6 @@ class AdaptiveExperienceMaker(RemoteExperienceMaker):
 
 def critic_weights(experience: Any) -> torch.Tensor:
     """Stratum factors of a training micro-batch, shape (B,)."""
-    return info_column(experience, CRITIC_WEIGHT)
+    values = experience.info[CRITIC_WEIGHT]
+    # The host's collation makes a list of scalars of it.
+    return values if isinstance(values, torch.Tensor) else torch.stack(list(values))

@@ -21,9 +21,15 @@ from openrlhf_ada.host.sharding import sharding
 from openrlhf_ada.platforms.folders import check_space
 from openrlhf_ada.rollout.engine_restart import EngineWaiter
 from openrlhf_ada.trainer.checkpoints import Origin, average_of, commit, discard, rotate
-from openrlhf_ada.trainer.loss_average import advantage_factors
 from openrlhf_ada.trainer.skipped_rollouts import IDLE, log_probs_of_rest, rest_of_training, shorten
-from openrlhf_ada.trainer.training_step import FiniteSteps, StepMeans, loss_totals, mark_boundary, seed_step
+from openrlhf_ada.trainer.training_step import (
+    FiniteSteps,
+    StepMeans,
+    advantage_factors,
+    loss_totals,
+    mark_boundary,
+    seed_step,
+)
 from openrlhf_ada.weights.average import Part, WeightAverage
 from openrlhf_ada.weights.export import MERGED, export_whole, whole_weights
 from openrlhf_ada.weights.policy_side import PolicyWeights

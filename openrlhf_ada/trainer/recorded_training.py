@@ -19,7 +19,6 @@ from openrlhf_ada.reward.weighted_sum import LOGGED_AS
 from openrlhf_ada.rollout.engine_restart import EngineWaiter
 from openrlhf_ada.rollout.records import RolloutBatch, StepRecord
 from openrlhf_ada.trainer.experience_maker import CRITIC_WEIGHT, AdaptiveExperienceMaker
-from openrlhf_ada.trainer.loss_average import GROUP_TOKENS
 from openrlhf_ada.trainer.prompt_critic import PromptCritic
 from openrlhf_ada.trainer.recorder import Recorder, emit
 from openrlhf_ada.trainer.step_metrics import first_wave_stats, ledger_metrics, step_metrics
@@ -120,8 +119,6 @@ class RecordedTraining(HostTrainer):
         critic_status = self._fit_pass_rate_critic()
         train = self.train_step_without_critic if self.settings.own_critic else super().train_step
         status, next_step = train(rollout_samples, global_step)
-        # Only the policy needs it; it is not a figure.
-        status.pop(GROUP_TOKENS, None)
         if self.is_adaptive:
             status = self._with_ada_metrics(status, global_step) | critic_status
         elif rollout_samples.accuracy is not None:

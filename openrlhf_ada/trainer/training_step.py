@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -50,6 +51,33 @@ def loss_totals(trainer: Any, mask: torch.Tensor, step: int) -> dict[str, Any]:
         step=step,
         dynamic_batch=trainer.args.train.dynamic_batch_enable,
     )
+
+
+def loss_length(args: SimpleNamespace) -> int:
+    """The constant of --ada_loss sequence-constant, in tokens: given, or the longest response that may be sampled."""
+    return args.ada.loss_length or args.rollout.max_new_tokens or args.data.max_len
+
+
+def advantage_factors(
+    experience: Any, loss_batch_info: dict[str, Any], args: SimpleNamespace, *, by_token: bool
+) -> torch.Tensor:
+    """By which factor each sample's losses differ from the host's average with --ada_loss sequence-constant (Dr. GRPO,
+    arXiv 2503.20783), shape (B, 1), positive.
+
+    A positive factor on a token's advantage is the same factor on its PPO loss: both clips compare ratios, and an
+    importance correction multiplies the result. KL loss, entropy bonus and auxiliary loss keep the host's average.
+
+    With S samples (of at least one token) and T tokens in the optimizer step, over all processes, the host divides a
+    token's loss by T, or if not `by_token` (GSPO) by S x length of the sample; here it is S x constant.
+
+    Args:
+        loss_batch_info: the host's totals. S and T are both divided by the number of micro-batches where DeepSpeed
+            divides by it once more, so their ratio is that of the step.
+    """
+    samples = loss_batch_info["global_batch_size"]
+    mask = experience.action_mask
+    divisor = loss_batch_info["batch_num_tokens"] if by_token else samples * mask.sum(dim=-1)
+    return (divisor / (samples * loss_length(args))).expand(len(mask)).unsqueeze(-1)
 
 
 class StepMeans:

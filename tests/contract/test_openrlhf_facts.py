@@ -192,13 +192,13 @@ FACTS = {  # (our file, the host's file, function): [(what must stand in it, wha
         ("advantages = experience.advantages", "--ada_loss has scaled them by then"),
         ("kl_loss = aggregate_loss(kl, experience.action_mask, **loss_batch_info)", "a mean over tokens in any case"),
     ],
-    ("trainer/loss_average.py", "utils/loss_utils.py", "_optimizer_step_loss_norm"): [
+    ("trainer/training_step.py", "utils/loss_utils.py", "_optimizer_step_loss_norm"): [
         (
             "{'dp_size': dp_size, 'batch_num_tokens': num_tokens / gas, 'global_batch_size': num_samples / gas}",
             "the ratio of both totals is that of the optimizer step",
         ),
     ],
-    ("trainer/loss_average.py", "models/loss.py", "PolicyLoss.__init__"): [
+    ("trainer/training_step.py", "models/loss.py", "PolicyLoss.__init__"): [
         ("self.token_level_loss = token_level_loss", "by this name the host's average is known"),
         (
             "if policy_loss_type == 'gspo':\n        self.token_level_loss = False",

@@ -40,7 +40,7 @@ BY_VISITS = {"ada_candidates": 2, "ada_choice": "greso", "ada_select": "best_ran
 CASES: dict[str, dict[str, Any]] = {
     "off, GRPO, async, LoRA": GRPO | ASYNC | LORA | {"ada_loss": "sequence-constant"},
     "off, PPO, async": PPO | ASYNC,
-    "seq, GRPO, async, chosen": SEQ | ASYNC | POS | BY_VISITS | {"ada_loss": "prompt-mean"},
+    "seq, GRPO, async, chosen": SEQ | ASYNC | POS | BY_VISITS | {"ada_loss": "sequence-constant"},
     "est, GRPO, two critics": EST | GRPO | OWN_CRITIC | {"critic__num_gpus_per_node": 2},
     "est, PPO": EST | PPO | {"ada_estimator": "critic", "ada_trust_steps": 1},
     "est, GRPO, two rounds": EST | GRPO | TWO_ROUNDS,

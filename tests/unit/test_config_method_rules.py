@@ -200,12 +200,6 @@ CASES = [
         {"--train.dynamic_batch_enable": None},
     ),
     Case(
-        "everything trained with a loss by n",
-        SEQ | VARYING | {"--ada_loss": "prompt-mean"},
-        "--ada_loss is 'prompt-mean'",
-        {"--ada_loss": "host"},
-    ),
-    Case(
         "everything trained of a larger budget",
         EST | {"--ada_select": "all", "--ada_budget": "8"},
         "--ada_select is 'all'",

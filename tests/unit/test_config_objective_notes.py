@@ -53,10 +53,6 @@ def test_group_norm_of_ada_est_warns_too(argv_with: ArgvWith) -> None:
         ({"--ada_mode": "seq"}, "7.52 / 3.95 / 1 / 3.95"),
         ({"--ada_mode": "seq", "--ada_spread": "0.5"}, "7.52 / 3.95 / 1 / 3.95"),
         ({"--ada_mode": "seq", "--ada_baseline": "estimator"}, "7.82 / 4.13 / 1 / 4.13, if predictions"),
-        (
-            {"--ada_mode": "est", "--ada_correction": "none", "--ada_loss": "prompt-mean"},
-            "--ada_loss prompt-mean",
-        ),
         ({"--ada_mode": "seq", "--ada_exit": "pos"}, "6.61 / 2.8 / 0.973 / 1.58"),
         (
             {"--ada_mode": "seq", "--ada_correction": "stratum"},

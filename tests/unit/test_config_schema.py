@@ -56,7 +56,7 @@ VALUES: dict[str, tuple[str, Any]] = {  # what a user types, and what the field 
     "select": ("max_variance", "max_variance"),
     "unresolved": ("refill", "refill"),
     "refill_limit": ("9", 9),
-    "loss": ("prompt-mean", "prompt-mean"),
+    "loss": ("sequence-constant", "sequence-constant"),
     "loss_length": ("512", 512),
     "scheduler": ("rounds", "rounds"),
     "speculation": ("0", 0),

@@ -59,7 +59,7 @@ def test_refused(refusal: Callable[[Flags], Exception], flags: Flags, head: str,
         SKIP | DR_GRPO | {"--ada_baseline": "blend", "--ada_baseline_rounding": "0.5"},
         SKIP | DR_GRPO | {"--ada_mode": "est", "--ada_baseline_rounding": "0.2"},
         SKIP | {"--train.async_enable": ""},
-        SKIP | {"--ada_loss": "prompt-mean"},
+        SKIP | {"--ada_loss": "sequence-constant"},
     ],
 )
 def test_accepted(argv_with: Callable[[Flags], list[str]], flags: Flags) -> None:
