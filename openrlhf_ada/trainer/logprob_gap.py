@@ -26,6 +26,11 @@ class LogprobGap:
     mean: float
     maximum: float
 
+    def __str__(self) -> str:
+        return (
+            f"policy and engines differ by {self.mean:.3g} per token in log-probability (at most {self.maximum:.3g})"
+        )
+
 
 def logprob_gap(experiences: Sequence[Any]) -> LogprobGap | None:
     """Of a batch in micro-batches with `action_log_probs`, `rollout_log_probs` and `action_mask`, shape (B, A) each.
@@ -61,7 +66,6 @@ def check_gap(gap: LogprobGap, limit: float) -> None:
     # Not a number is not below the limit either.
     if not gap.mean <= limit:
         raise LogprobGapError(
-            f"policy and engines differ by {gap.mean:.3g} per token in log-probability (at most {gap.maximum:.3g}), "
-            f"and --ada_logprob_stop is {limit:g}: the engines' weights are not the policy's, or they compute "
+            f"{gap}, and --ada_logprob_stop is {limit:g}: the engines' weights are not the policy's, or they compute "
             f"something else. --ada_verify_sync always finds tensors that arrive wrongly."
         )

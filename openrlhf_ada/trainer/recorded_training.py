@@ -30,16 +30,6 @@ BEST_METRIC = "accuracy"
 
 SAVING = "saving the model"
 
-_NO_CHOICE = (
-    "{share:.0%} of the held-out answers have no score, more than --ada_max_no_score: this evaluation chooses no "
-    "best checkpoint"
-)
-
-_GAP = (
-    "policy and engines differ by {gap.mean:.3g} per token in log-probability (at most {gap.maximum:.3g}), more than "
-    "--ada_logprob_warn {limit:g}"
-)
-
 
 class ScoredLogs(dict[str, float]):
     """An evaluation's figures as the host logs them and ours, with the answers they are made of and the policy's
@@ -114,7 +104,11 @@ class RecordedTraining(HostTrainer):
     def train_step(self, rollout_samples: Any, global_step: int) -> tuple[dict[str, Any], int]:
         self._batch = rollout_samples
         self._show_activity("training the policy")
-        self._begin_step(global_step + 1)
+        groups = [self.actor_model_group]
+        if self.critic_model_group is not None and not self.settings.own_critic:
+            groups.append(self.critic_model_group)
+        begun = [g.async_run_method(method_name="begin_step", version=global_step + 1) for g in groups]
+        ray.get([ref for refs in begun for ref in refs])
         # Before the policy's step, after which weights wait on the engines' side of a shared GPU.
         critic_status = self._fit_pass_rate_critic()
         train = self.train_step_without_critic if self.settings.own_critic else super().train_step
@@ -124,12 +118,6 @@ class RecordedTraining(HostTrainer):
         elif rollout_samples.accuracy is not None:
             status["ada/first_wave_metric_mean"] = rollout_samples.accuracy
         return status, next_step
-
-    def _begin_step(self, version: int) -> None:
-        groups = [self.actor_model_group]
-        if self.critic_model_group is not None and not self.settings.own_critic:
-            groups.append(self.critic_model_group)
-        ray.get([ref for group in groups for ref in group.async_run_method(method_name="begin_step", version=version)])
 
     def _fit_pass_rate_critic(self) -> dict[str, float]:
         if self.prompt_critic is None or not self.settings.own_critic:
@@ -165,7 +153,8 @@ class RecordedTraining(HostTrainer):
         if gap is None:
             return {}
         if gap.mean > self.settings.logprob_warn:
-            self.recorder.note(_GAP.format(gap=gap, limit=self.settings.logprob_warn))
+            limit = self.settings.logprob_warn
+            self.recorder.note(f"{gap}, more than --ada_logprob_warn {limit:g}")
         return {"ada/logprob_gap_mean": gap.mean, "ada/logprob_gap_max": gap.maximum}
 
     def _record(self) -> StepRecord:
@@ -208,14 +197,12 @@ class RecordedTraining(HostTrainer):
         ray.get(first_process(self.actor_model_group).commit_checkpoints.remote(self.args.ada_origin))
 
     def _fit_to_choose(self, logs: dict[str, float]) -> dict[str, float]:
-        """Figures that a best checkpoint may be chosen by: none where too many answers have no score.
-
-        Raises:
-            ConfigError: none has the name of --ckpt.best_metric_key.
-        """
+        """Figures that a best checkpoint may be chosen by: none where too many answers have no score. Raises
+        ConfigError where none has the name of --ckpt.best_metric_key."""
         key = self.best_eval_metric_key
         if isinstance(logs, ScoredLogs) and logs.held_out.missing_share > self.settings.max_no_score:
-            self.recorder.note(_NO_CHOICE.format(share=logs.held_out.missing_share))
+            share = logs.held_out.missing_share
+            self.recorder.note(f"{share:.0%} of the held-out answers have no score: they choose no best checkpoint")
             return {}
         if key and key != "none" and logs and key not in logs:
             names = ", ".join(sorted(name for name in logs if name.startswith(("accuracy", "pass@", "eval_"))))

@@ -88,8 +88,8 @@ def known_counts(host: SamplesGenerator) -> tuple[list[int], list[int]]:
 def restore_engine(policy: Any, engine: int, *, rank_0_only: bool) -> list[Any]:
     """Let the policy, a Ray group, give one engine its weights: all of its processes, which may hold them in parts.
 
-    `rank_0_only`: the first alone, which must have them whole. While another caller lets them train, the processes
-    might get the two calls in different orders, and wait for each other.
+    `rank_0_only`: the first alone, which must have them whole. While others let the processes train, they might get
+    the two calls in different orders.
     """
     if rank_0_only:
         return [first_process(policy).restore_engine.remote(engine, alone=True)]

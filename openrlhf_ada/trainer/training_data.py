@@ -157,18 +157,13 @@ def _room(args: SimpleNamespace) -> PromptRoom:
     one token do."""
     new = args.rollout.max_new_tokens
     rule = f"--data.max_len {args.data.max_len}" + (f" less --rollout.max_new_tokens {new}" if new else "")
-    return PromptRoom(_token_counter(args), args.data.max_len - (new or 1), rule)
-
-
-def _token_counter(args: SimpleNamespace) -> Callable[[Sequence[Example], str], list[int]]:
     tokenizer = _tokenizer(args)
     make, _ = _prompt_maker(args)
     sees_images = hasattr(tokenizer, "image_processor")
 
     def count(examples: Sequence[Example], flag: str) -> list[int]:
         counts: list[int] = []
-        for start in range(0, len(examples), BATCH):
-            batch = examples[start : start + BATCH]
+        for batch in (examples[start : start + BATCH] for start in range(0, len(examples), BATCH)):
             # OpenRLHF refuses, by itself, a prompt with images that is too long: their tokens are known then.
             images = [_has_image(example, args, flag, sees_images=sees_images) for example in batch]
             texts = [_prompt(make, example, args, flag) for example in batch]
@@ -176,7 +171,7 @@ def _token_counter(args: SimpleNamespace) -> Callable[[Sequence[Example], str], 
             counts += [0 if skip else len(ids) for skip, ids in zip(images, tokens, strict=True)]
         return counts
 
-    return count
+    return PromptRoom(count, args.data.max_len - (new or 1), rule)
 
 
 def _has_image(example: Example, args: SimpleNamespace, flag: str, *, sees_images: bool) -> bool:
