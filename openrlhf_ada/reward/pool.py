@@ -21,7 +21,7 @@ import weakref
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Self
 
 from openrlhf_ada.config.run_flags import imports_of
 from openrlhf_ada.config.schema import AdaConfig
@@ -123,7 +123,7 @@ class GraderPool:
             self._closed = True
         self._finalizer()
 
-    def __enter__(self) -> GraderPool:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
