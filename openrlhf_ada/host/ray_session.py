@@ -65,6 +65,16 @@ def started_apart() -> Iterator[None]:
         yield
 
 
+def nvml_bindings() -> Any:
+    """NVIDIA's Python bindings of its management library, of which Ray brings a copy.
+
+    Contract: test_gpu_nodes.test_the_library_is_read_through_rays_copy_of_its_bindings
+    """
+    from ray._private.thirdparty import pynvml
+
+    return pynvml
+
+
 def new_token() -> str:
     return secrets.token_hex(32)
 
