@@ -152,9 +152,9 @@ class RecordedTraining(HostTrainer):
         gap = self.experience_maker.gap
         if gap is None:
             return {}
-        if gap.mean > self.settings.logprob_warn:
-            limit = self.settings.logprob_warn
-            self.recorder.note(f"{gap}, more than --ada_logprob_warn {limit:g}")
+        if gap.mean > self.settings.logprob_stop / 10:
+            limit = self.settings.logprob_stop
+            self.recorder.note(f"{gap}, a tenth of --ada_logprob_stop {limit:g} or more")
         return {"ada/logprob_gap_mean": gap.mean, "ada/logprob_gap_max": gap.maximum}
 
     def _record(self) -> StepRecord:

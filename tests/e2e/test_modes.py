@@ -34,7 +34,7 @@ RATED = {
     "train__micro_batch_size": 8,
     "train__max_epochs": 2,
 }
-CHOSEN = {"ada_candidates": 2, "ada_choice": "std_per_token", "ada_choice_weight": "inverse"}
+CHOSEN = {"ada_candidates": 2, "ada_choice": "vade"}
 BY_VISITS = {"ada_candidates": 2, "ada_choice": "greso", "ada_select": "best_random"}
 
 CASES: dict[str, dict[str, Any]] = {

@@ -84,12 +84,6 @@ def test_two_ways_to_average_are_one_too_many(refusal: Callable[[Flags], Excepti
     check_refusal(refusal(mode | MEANS | CONSTANT), head, "")
 
 
-@pytest.mark.parametrize("mode", [OFF, SEQ], ids=["off", "seq"])
-def test_a_constant_that_nothing_is_divided_by(refusal: Callable[[Flags], Exception], mode: Flags) -> None:
-    error = refusal(mode | {"--ada_loss_length": "512"})
-    check_refusal(error, "--ada_loss_length is 512", "--ada_loss sequence-")
-
-
 @pytest.mark.parametrize(
     ("flags", "length"),
     [

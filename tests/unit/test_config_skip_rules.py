@@ -36,12 +36,6 @@ REFUSED: list[tuple[str, Flags, str, str]] = [
         "",
     ),
     ("routers", SKIP | {"--actor.aux_loss_coef": "0.1"}, "--actor.aux_loss_coef is 0.1", ""),
-    (
-        "own mean",
-        {"--ada_baseline": "pool", "--ada_baseline_rounding": "0.3"},
-        "--ada_baseline_rounding is 0.3",
-        "--ada_baseline estimator",
-    ),
     ("beyond half", ROUNDED | {"--ada_baseline_rounding": "0.6"}, "--ada_baseline_rounding is 0.6", ""),
 ]
 
