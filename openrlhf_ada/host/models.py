@@ -44,9 +44,23 @@ class HostPolicyTrainer(ppo_actor.ActorPPOTrainer):
         ppo_actor.ActorPPOTrainer.broadcast_to_vllm(sender)
 
 
-class HostPolicyActor(FixedPort, unwrap_ray_class(ppo_actor.PolicyModelActor)):
+class CheckedModel:
+    """Mixed into OpenRLHF's processes of models: no code of a model runs that the user did not ask for."""
+
+    model_role: str
+    """Whose model it is, for the message."""
+
+    def init_model_from_pretrained(self, strategy: Any, pretrain: str, *args: Any, **kwargs: Any) -> None:
+        """Checked here too: on another node the same path may be another folder. Raises ConfigError."""
+        check_model_code(self.model_role, pretrain, trusted=strategy.args.ada.trust_remote_code)
+        host: Any = super()
+        host.init_model_from_pretrained(strategy, pretrain, *args, **kwargs)
+
+
+class HostPolicyActor(CheckedModel, FixedPort, unwrap_ray_class(ppo_actor.PolicyModelActor)):
     """OpenRLHF's process of the policy, with a trainer of `trainer_class`; without its average and its exports."""
 
+    model_role = "the policy's model"
     trainer_class: type[HostPolicyTrainer] = HostPolicyTrainer
 
     def init_model_from_pretrained(self, strategy: Any, *args: Any, **kwargs: Any) -> None:
@@ -62,19 +76,6 @@ def _without_average_and_exports(strategy: Any) -> Any:
     ckpt = SimpleNamespace(**vars(args.ckpt) | {"save_hf": False})
     without.args = SimpleNamespace(**vars(args) | {"train": train, "ckpt": ckpt})
     return without
-
-
-class CheckedModel:
-    """Mixed into OpenRLHF's processes of models: no code of a model runs that the user did not ask for."""
-
-    model_role: str
-    """Whose model it is, for the message."""
-
-    def init_model_from_pretrained(self, strategy: Any, pretrain: str, *args: Any, **kwargs: Any) -> None:
-        """Checked here too: on another node the same path may be another folder. Raises ConfigError."""
-        check_model_code(self.model_role, pretrain, trusted=strategy.args.ada.trust_remote_code)
-        host: Any = super()
-        host.init_model_from_pretrained(strategy, pretrain, *args, **kwargs)
 
 
 class HostCriticActor(CheckedModel, FixedPort, unwrap_ray_class(ppo_critic.CriticModelActor)):
