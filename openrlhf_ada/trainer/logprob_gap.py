@@ -20,11 +20,12 @@ class LogprobGap:
     """Of sampled tokens: mean and maximum of |log π - log μ|, policy π by engine μ.
 
     The first token of an answer or turn is left out: OpenRLHF has vLLM sample at least one token, so none can be the
-    end there, and μ is π without it.
+    end there, and μ is π without it. `ends_at_once`: by how much, so the mean probability that π gives to the end.
     """
 
     mean: float
     maximum: float
+    ends_at_once: float = 0.0
 
     def __str__(self) -> str:
         return (
@@ -41,15 +42,14 @@ def logprob_gap(experiences: Sequence[Any]) -> LogprobGap | None:
     if any(experience.rollout_log_probs is None for experience in experiences):
         return None
     by_batch = [(e.action_log_probs - e.rollout_log_probs).float() for e in experiences]
-    gaps = torch.cat([v[_follow_others(computed_actions(e))] for v, e in zip(by_batch, experiences, strict=True)])
+    computed = [computed_actions(e) for e in experiences]
+    later = [of & torch.nn.functional.pad(of[:, :-1], (1, 0)) for of in computed]
+    gaps = torch.cat([v[of] for v, of in zip(by_batch, later, strict=True)])
     if not len(gaps):
         return None
-    return LogprobGap(float(gaps.abs().mean()), float(gaps.abs().max()))
-
-
-def _follow_others(actions: torch.Tensor) -> torch.Tensor:
-    """All actions but the first of each turn, shape (B, A), bool."""
-    return actions & torch.nn.functional.pad(actions[:, :-1], (1, 0))
+    first = torch.cat([v[of & ~after] for v, of, after in zip(by_batch, computed, later, strict=True)])
+    ends = (1 - first.exp()).clamp(min=0.0)
+    return LogprobGap(float(gaps.abs().mean()), float(gaps.abs().max()), float(ends.mean()))
 
 
 def surprisal(experiences: Sequence[Any]) -> float | None:

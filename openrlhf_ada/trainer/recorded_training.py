@@ -21,7 +21,7 @@ from openrlhf_ada.rollout.records import RolloutBatch, StepRecord
 from openrlhf_ada.trainer.experience_maker import CRITIC_WEIGHT, AdaptiveExperienceMaker
 from openrlhf_ada.trainer.prompt_critic import PromptCritic
 from openrlhf_ada.trainer.recorder import Recorder, emit
-from openrlhf_ada.trainer.step_metrics import first_wave_stats, ledger_metrics, step_metrics
+from openrlhf_ada.trainer.step_metrics import first_wave_stats, ledger_metrics, step_metrics, trained_wrong
 
 TRAINED_ONLY = ("reward", "score", "return")
 """Host metrics that are means over the trained samples. Those are selected by outcome, so the name says so."""
@@ -29,6 +29,16 @@ TRAINED_ONLY = ("reward", "score", "return")
 BEST_METRIC = "accuracy"
 
 SAVING = "saving the model"
+
+_TRAINS_WRONG = (
+    "{share:.0%} of the trained rollouts are not right and have a reward other than 0, so --ada_baseline none trains "
+    "them, too. Return 0 for them, or use a method with a baseline"
+)
+
+_FINISHED = (
+    "the policy would end {share:.0%} of its answers at once: these prompts look finished. Do they hold the answer "
+    "(--data.input_key), or does the model need --data.apply_chat_template?"
+)
 
 
 class ScoredLogs(dict[str, float]):
@@ -73,6 +83,7 @@ class RecordedTraining(HostTrainer):
             # The host would take the datasource that comes first in the alphabet.
             self.best_eval_metric_key = BEST_METRIC
         self._step = 0
+        self._trains_wrong = 0.0
         self._evaluated_step = -1
         self._batch = RolloutBatch()
 
@@ -146,6 +157,10 @@ class RecordedTraining(HostTrainer):
         status["ada/group_scale"] = self.experience_maker.group_scale
         if self.experience_maker.surprisal is not None:
             status["ada/surprisal"] = self.experience_maker.surprisal
+        if self.settings.baseline == "none" and not self.settings.in_ppo and not self._trains_wrong:
+            self._trains_wrong = trained_wrong(record.groups, self.settings.positive_above)
+            if self._trains_wrong:
+                self.recorder.note(_TRAINS_WRONG.format(share=self._trains_wrong))
         return status | self._logprob_metrics()
 
     def _logprob_metrics(self) -> dict[str, float]:
@@ -155,6 +170,8 @@ class RecordedTraining(HostTrainer):
         if gap.mean > self.settings.logprob_stop / 10:
             limit = self.settings.logprob_stop
             self.recorder.note(f"{gap}, a tenth of --ada_logprob_stop {limit:g} or more")
+        if gap.ends_at_once > 0.5:
+            self.recorder.note(_FINISHED.format(share=gap.ends_at_once))
         return {"ada/logprob_gap_mean": gap.mean, "ada/logprob_gap_max": gap.maximum}
 
     def _record(self) -> StepRecord:

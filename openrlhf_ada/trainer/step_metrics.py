@@ -89,6 +89,16 @@ def _skipped(groups: Sequence[GroupRecord], settings: Settings) -> dict[str, flo
     return {"ada/skipped": len(tokens) / sum(len(of.indices) for _, of in trained), "ada/skipped_tokens": sum(tokens)}
 
 
+def trained_wrong(groups: Sequence[GroupRecord], threshold: float) -> float:
+    """Share of the trained rollouts that are not positive, and that have a coefficient other than 0."""
+    trained = [
+        (group.pool.scores[i], c)
+        for group in groups
+        for i, c in zip(_trained(group).indices, _trained(group).coefficients, strict=True)
+    ]
+    return sum(score <= threshold and c != 0.0 for score, c in trained) / len(trained)
+
+
 def _grading_metrics(groups: Sequence[GroupRecord]) -> dict[str, Any]:
     """Of our own reward functions; empty for others."""
     grades = [grade for group in groups for grade in group.grades if grade is not None]

@@ -36,13 +36,13 @@ def test_gap_covers_sampled_tokens_of_all_micro_batches() -> None:
     assert (gap.mean, gap.maximum) == pytest.approx((0.5, 1.0))
 
 
-def test_a_turns_first_token_is_not_compared() -> None:
+def test_a_turns_first_token_is_not_compared_but_says_how_often_the_answer_would_end_there() -> None:
     """`min_tokens` 1 takes the end out of its choice: μ = π / (1 - π(end)). Here π(end) is 3/4 and 1/4."""
     batch = micro_batch([[-2.0, 0.0, -1.0, -2.0]], [[-2.0, 0.0, -1.0, -2.0]], [[1, 0, 1, 1]])
     batch.action_log_probs[0, [0, 3]] += torch.tensor([1 / 4, 3 / 4]).log()
     gap = logprob_gap([batch])
     assert gap is not None
-    assert (gap.mean, gap.maximum) == pytest.approx((0, 0))
+    assert (gap.mean, gap.maximum, gap.ends_at_once) == pytest.approx((0, 0, 1 / 2))
 
 
 def test_hidden_rollouts_have_no_gap() -> None:
