@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -63,10 +62,6 @@ def started_apart() -> Iterator[None]:
         substituted(utils, set_sigterm_handler=lambda handler: None),
     ):
         yield
-
-
-def new_token() -> str:
-    return secrets.token_hex(32)
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from openrlhf_ada.trainer.gradient_steps import mark_boundary, seed_step
 from openrlhf_ada.trainer.logged_figures import StepMeans, loss_totals
 from openrlhf_ada.trainer.loss_average import advantage_factors
 from openrlhf_ada.trainer.skipped_rollouts import IDLE, log_probs_of_rest, rest_of_training, shorten
-from openrlhf_ada.weights.average import Part, WeightAverage
+from openrlhf_ada.weights.average import WeightAverage
 from openrlhf_ada.weights.export import MERGED, export_whole, whole_weights
 from openrlhf_ada.weights.policy_side import PolicyWeights
 from openrlhf_ada.weights.sender import (
@@ -255,9 +255,9 @@ class AdaPolicyActor(HostPolicyActor):
     def _start_average(self) -> WeightAverage:
         """In place of the host's, which in half precision stands still and after a resume begins anew."""
         args = self.strategy.args
-        part = Part(torch.distributed.get_rank(), torch.distributed.get_world_size())
+        part = torch.distributed.get_rank(), torch.distributed.get_world_size()
         average = WeightAverage(
-            self.trainer.all_weights, args.train.ema_beta, part, in_main_memory=args.ds.adam_offload
+            self.trainer.all_weights, args.train.ema_beta, *part, in_main_memory=args.ds.adam_offload
         )
         if self.checkpoint_states:
             average.load(average_of(self._root, latest_tag(self._checkpoints) or ""))

@@ -298,7 +298,7 @@ def test_stalled_engine_is_ended_others_go_on(world: World, monkeypatch: pytest.
     second.start_id = None
     assert world.connections.wait() == [EngineDown(1)]
     assert killed == [second]
-    assert world.notes[0].startswith("vLLM engine 1 does not answer and is ended: ")
+    assert world.notes[0].startswith("vLLM engine 1 does not answer and is ended")
     assert first.start_id == "a0"
 
 

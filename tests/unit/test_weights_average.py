@@ -11,13 +11,12 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from openrlhf_ada.weights.average import AverageError, Part, WeightAverage
+from openrlhf_ada.weights.average import AverageError, WeightAverage
 from openrlhf_ada.weights.manifest import Manifest, TensorSpec
 
 pytestmark = pytest.mark.rehearsal
 
 BETA = 0.992
-ALONE = Part()
 
 
 class Source:
@@ -33,8 +32,8 @@ class Source:
         yield [self.weights[spec.name] for spec in batch]
 
 
-def average_of(source: Any, *, beta: float = BETA, part: Part = ALONE, **options: Any) -> WeightAverage:
-    return WeightAverage(source, beta, part, **options)
+def average_of(source: Any, *, beta: float = BETA, part: tuple[int, int] = (0, 1), **options: Any) -> WeightAverage:
+    return WeightAverage(source, beta, *part, **options)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -77,7 +76,7 @@ def test_average_starts_at_the_weights_and_follows() -> None:
 def test_processes_average_their_parts(count: int) -> None:
     """Of 6 and 4 numbers; eight processes are more than there are numbers. What they have together is the whole."""
     source = Source()
-    parts = [average_of(source, part=Part(rank, count)) for rank in range(count)]
+    parts = [average_of(source, part=(rank, count)) for rank in range(count)]
     alone = average_of(source)
     for step in range(3):
         for tensor in source.weights.values():
@@ -112,7 +111,7 @@ def test_step_stays_on_the_weights_device() -> None:
     source = Source(torch.bfloat16)
     source.weights = {name: torch.empty(64, 1024, dtype=torch.bfloat16, device="meta") for name in source.weights}
     source.manifest = Manifest(tuple(TensorSpec(name, "bfloat16", (64, 1024)) for name in source.weights))
-    average = average_of(source, part=Part(3, 8))
+    average = average_of(source, part=(3, 8))
     with Operations() as done:
         average.update()
     assert done.devices == {"meta"}
