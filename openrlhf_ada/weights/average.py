@@ -18,19 +18,15 @@ PIECE = 1 << 24
 """Numbers of each process that the first one gets at a time: 64 MiB."""
 
 
-class AverageError(RuntimeError):
-    """There is no saved average, or it is of another model."""
-
-
 class WeightAverage:
     """A <- beta A + (1 - beta) W, which starts as the current weights W. A is in single precision, whatever W is in.
 
     In half precision it would not move: bfloat16 rounds away a change below 1/256 of a weight, and a step adds only
     1 - beta = 0.008 of what the weights have moved.
 
-    Each process of the policy averages its part of every tensor, the `rank`-th of `count` equal ones, where the weights
-    are: 4 bytes per parameter in all, and nothing is copied to main memory or to another process until the average is
-    saved or exported. Call the methods in all processes.
+    Each process of the policy averages its part of every tensor, the `rank`-th of `count` equal ones, where the
+    weights are: 4 bytes per parameter in all, and nothing is copied to main memory or to another process until the
+    average is saved or exported. Call the methods in all processes.
 
     `in_main_memory`: keep it there, as the optimizer's state (--ds.adam_offload). A step then copies this process's
     part of the weights, in their own type.
@@ -91,12 +87,12 @@ class WeightAverage:
             save_file(tensors, path)
 
     def load(self, path: Path) -> None:
-        """Replace the average with a saved one, on any number of processes; raises AverageError.
+        """Replace the average with a saved one, on any number of processes; raises RuntimeError.
 
         Each reads its part of the file, as DeepSpeed reads a checkpoint.
         """
         if not path.is_file():
-            raise AverageError(
+            raise RuntimeError(
                 f"{path} is missing: the checkpoint was made without --train.enable_ema. Leave out either "
                 f"--train.enable_ema or --ckpt.load_enable"
             )
@@ -104,7 +100,7 @@ class WeightAverage:
         found = load_file(path)
         expected = {spec.name: spec.shape for spec in self._source.manifest.tensors}
         if {name: tuple(tensor.shape) for name, tensor in found.items()} != expected:
-            raise AverageError(f"{path} holds the average of another model")
+            raise RuntimeError(f"{path} holds the average of another model")
         for name, part in self._tensors.items():
             part.copy_(self._part_of(found[name]))
 
