@@ -256,25 +256,11 @@ class AdaPolicyActor(HostPolicyActor):
         """In place of the host's, which in half precision stands still and after a resume begins anew."""
         args = self.strategy.args
         part = torch.distributed.get_rank(), torch.distributed.get_world_size()
-        average = WeightAverage(
-            self.trainer.all_weights, args.train.ema_beta, *part, in_main_memory=args.ds.adam_offload
-        )
+        in_main_memory = args.ds.adam_offload or args.ds.enable_sleep
+        average = WeightAverage(self.trainer.all_weights, args.train.ema_beta, *part, in_main_memory=in_main_memory)
         if self.checkpoint_states:
             average.load(average_of(self._root, latest_tag(self._checkpoints) or ""))
-        if args.ds.enable_sleep:
-            average.offload()
         return average
-
-    def offload_states(self) -> None:
-        """While engines sample on a shared GPU (--ds.enable_sleep): the optimizer's, and the average with them."""
-        super().offload_states()
-        if self.trainer.average is not None:
-            self.trainer.average.offload()
-
-    def reload_states(self) -> None:
-        super().reload_states()
-        if self.trainer.average is not None:
-            self.trainer.average.reload()
 
     @property
     def _root(self) -> Path:

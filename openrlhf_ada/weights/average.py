@@ -28,8 +28,8 @@ class WeightAverage:
     weights are: 4 bytes per parameter in all, and nothing is copied to main memory or to another process until the
     average is saved or exported. Call the methods in all processes.
 
-    `in_main_memory`: keep it there, as the optimizer's state (--ds.adam_offload). A step then copies this process's
-    part of the weights, in their own type.
+    `in_main_memory`: keep it there, where the GPU has no room for it while the policy trains or engines sample. A step
+    then copies this process's part of the weights, in their own type.
     """
 
     def __init__(
@@ -65,15 +65,6 @@ class WeightAverage:
         average = self._tensors[spec.name]
         # First to where the average is, in the weights' smaller type.
         average.lerp_(self._part_of(tensor).to(average.device).float(), 1.0 - self._beta)
-
-    def offload(self) -> None:
-        """Move it to main memory, until `reload`: engines need the GPU."""
-        self._tensors = {name: tensor.cpu() for name, tensor in self._tensors.items()}
-
-    def reload(self) -> None:
-        """Move it back to the weights."""
-        if not self._in_main_memory:
-            self._tensors = {name: tensor.to(self._devices[name]) for name, tensor in self._tensors.items()}
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """The average by the model's names, in the weights' types. Empty in all processes but the first."""

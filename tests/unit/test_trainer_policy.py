@@ -186,21 +186,6 @@ def test_code_of_other_models_is_refused_where_it_would_run(actor: Any, tmp_path
         process.init_model_from_pretrained(strategy, str(tmp_path))
 
 
-def test_average_sleeps_with_the_optimizers_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    """--ds.enable_sleep: engines on the same GPU need its memory."""
-    world = World(monkeypatch)
-    moves: list[str] = []
-    host = unwrap_ray_class(ppo_actor.PolicyModelActor)
-    for name in ("offload_states", "reload_states"):
-        monkeypatch.setattr(host, name, lambda self, name=name: moves.append(name))
-    world.policy.offload_states()
-    average = SimpleNamespace(offload=lambda: moves.append("offload"), reload=lambda: moves.append("reload"))
-    world.trainer.average = average
-    world.policy.reload_states()
-    world.policy.offload_states()
-    assert moves == ["offload_states", "reload_states", "reload", "offload_states", "offload"]
-
-
 @pytest.mark.parametrize("adapts", [False, True])
 def test_over_ipc_merged_weights_and_versions_are_sent(monkeypatch: pytest.MonkeyPatch, adapts: bool) -> None:
     world = World(monkeypatch, uses_ipc=True)
