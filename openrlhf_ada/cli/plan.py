@@ -44,9 +44,6 @@ RECORDED = "recorded"
 
 USUAL = (DEFAULT, CONTROL, "reinforce-ada-pos", "reinforce-ada-est", "grpo", "maxrl", "vip", "rated-pos", *EXPERIMENTS)
 
-CUT = 0.9
-"""Least share of --tokens that is left where long answers are cut off."""
-
 MOST_PROMPTS = 8192
 """Of a simulated step. Methods take up to half a minute for one of these."""
 
@@ -84,7 +81,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add("--beta", type=_pair, metavar="A,B", help="pass rates are Beta(A, B) (default 1.5,1.5)")
     add("--tokens", type=_up_to(), metavar="N", help="mean length of an answer (default: as recorded, or 730)")
-    add("--max_tokens", type=_up_to(), default=SYNTHETIC.longest, metavar="N", help="longest answer (default 4096)")
+    add("--max_tokens", type=_up_to(), metavar="N", help="longest answer (default 4096, or more where --tokens is)")
     add(
         "--methods",
         type=lambda text: text.split(","),
@@ -152,14 +149,9 @@ def _scenario(args: argparse.Namespace) -> Scenario:
 def _synthetic_answers(args: argparse.Namespace) -> SyntheticRollouts:
     rates, tokens = measured_rates(str(args.source), flag="SOURCE") if args.source else ((), None)
     a, b = args.beta or (SYNTHETIC.alpha, SYNTHETIC.beta)
-    median = SYNTHETIC.median * (args.tokens or tokens or ANSWER_TOKENS) / ANSWER_TOKENS
-    answers = replace(SYNTHETIC, alpha=a, beta=b, rates=rates, median=median, longest=args.max_tokens)
-    if args.tokens and answers.mean < CUT * args.tokens:
-        raise ValueError(
-            f"--tokens {args.tokens:,}: where none is longer than --max_tokens {args.max_tokens:,}, answers would "
-            f"have a mean of {answers.mean:,.0f}. Give --max_tokens {4 * args.tokens} or more"
-        )
-    return answers
+    longer = (args.tokens or tokens or ANSWER_TOKENS) / ANSWER_TOKENS
+    longest = args.max_tokens or round(SYNTHETIC.longest * max(longer, 1.0))
+    return replace(SYNTHETIC, alpha=a, beta=b, rates=rates, median=SYNTHETIC.median * longer, longest=longest)
 
 
 def _case(scenario: Scenario, name: str, asked: int | None) -> tuple[Settings, int, int]:

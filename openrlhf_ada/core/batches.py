@@ -1,6 +1,6 @@
-"""Which numbers of prompts can be trained without losing a rollout: pure arithmetic on the host's batch rules.
+"""Which numbers of prompts can be trained without losing a rollout: pure arithmetic on OpenRLHF's batch rules.
 
-The host's replay buffer drops what does not fill a training batch. And it deals micro-batches out to the processes of
+OpenRLHF's replay buffer drops what does not fill a training batch. And it deals micro-batches out to the processes of
 a model in slices: a process with fewer samples leaves the others waiting in the gradient's all-reduce.
 """
 
@@ -35,18 +35,12 @@ class BatchPlan:
     @property
     def unit(self) -> int:
         """The least number of rollouts of which none is lost, and every process gets equally many."""
-        return (
-            self.train_batch if self.processes == 1 else math.lcm(self.train_batch, self.micro_batch * self.processes)
-        )
+        return math.lcm(self.train_batch, 1 if self.processes == 1 else self.micro_batch * self.processes)
 
     def is_even(self, prompts: int) -> bool:
-        """Does every process get the same number of rollouts from this many prompts?
-
-        One process gets all. With several, all micro-batches must be full: a short one would go to the last process.
-        """
-        return (
-            self.processes == 1 or self.varies or prompts * self.group_size % (self.micro_batch * self.processes) == 0
-        )
+        """Does every process get the same number of rollouts from this many prompts? No micro-batch may be short."""
+        dealt = self.micro_batch * self.processes
+        return self.processes == 1 or self.varies or prompts * self.group_size % dealt == 0
 
     def fills_batches(self, prompts: int) -> bool:
         if self.varies:
@@ -55,8 +49,7 @@ class BatchPlan:
 
     def trainable(self, available: int) -> int:
         """The largest number of prompts, at most `available`, of which no rollout would be lost."""
-        allowed = (n for n in range(available, 0, -1) if self.fills_batches(n) and self.is_even(n))
-        return next(allowed, 0)
+        return next((n for n in range(available, 0, -1) if self.fills_batches(n) and self.is_even(n)), 0)
 
     def steps(self, available: int) -> int:
         """Rollout batches that this many prompts give: full ones, then what is trainable of the rest."""

@@ -7,7 +7,6 @@ policy changes with steps. `Calibration`: is a critic's prediction better than t
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -116,19 +115,14 @@ class PassRateCounts(RateEstimator):
     _table: RowTable = field(default_factory=lambda: RowTable(_COLUMNS, (0.0,) * len(_COLUMNS)))
 
     def predict(self, rows: ArrayLike) -> Floats:
-        """Estimated pass rate per row, in (0, 1), float64, shape (B,)."""
         positives, draws = self._posterior(rows)
         return positives / draws
 
     def strength(self, rows: ArrayLike) -> Floats:
-        """Rollouts that a prediction is worth, shape (B,)."""
         return self._posterior(rows)[1]
 
     def draw(self, rows: ArrayLike, rng: np.random.Generator) -> Floats:
-        """One pass rate per row, shape (B,), from Beta(k + s m, n - k + s (1 - m)).
-
-        Its mean is `predict`. As counts fade it widens to what is known of a prompt that was never seen.
-        """
+        """From Beta(k + s m, n - k + s (1 - m)): as counts fade, it widens to what is known of a prompt never seen."""
         positives, draws = self._posterior(rows)
         return rng.beta(positives, draws - positives)
 
@@ -141,18 +135,15 @@ class PassRateCounts(RateEstimator):
 
     @property
     def population_mean(self) -> float:
-        """Mean pass rate of recent visits, every visit counting the same."""
+        # Every visit counts the same, and fades.
         rates, visits = self._population
         return float((rates + self.prior_strength * self.prior_mean) / (visits + self.prior_strength))
 
     def _start(self, rows: NDArray[np.int64], draws: Floats, positives: Floats) -> None:
-        self._observe_visits(rows, draws, positives)
+        self._learn(rows, draws, positives)
 
     def _learn(self, rows: NDArray[np.int64], draws: Floats, positives: Floats) -> None:
         self._population *= 0.5 ** (1.0 / self.half_life)
-        self._observe_visits(rows, draws, positives)
-
-    def _observe_visits(self, rows: NDArray[np.int64], draws: Floats, positives: Floats) -> None:
         for row, drawn, hits in zip(rows.tolist(), draws, positives, strict=True):
             self._observe_visit(row, drawn, hits)
         self._population += (float((positives / draws).sum()), len(draws))
@@ -167,16 +158,10 @@ class PassRateCounts(RateEstimator):
         return 0.5 ** ((self.step - seen_at) / self.half_life)
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain numbers and lists; only rows with evidence."""
         seen = np.flatnonzero(self._table.column("draws") > 0)
         return {"step": self.step, "population": self._population.tolist()} | self._table.state(seen)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state_dict`, to the bit.
-
-        A state that also has `gave_up_at` is of an earlier version, which looked at given-up prompts again after two
-        half-lives: its misses count as they are. Raises ValueError for a state that lacks a column.
-        """
         if missing := missing_names(state, ("step", "population", "rows", *_COLUMNS)):
             raise ValueError(f"the saved pass rates lack {missing}: start without the checkpoint")
         self.step = state["step"]
@@ -194,14 +179,12 @@ class Calibration:
 
     window: int
     trusted: bool = False
-    _scores: deque[tuple[float, float]] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._scores = deque(maxlen=self.window)
+    _scores: list[tuple[float, float]] = field(default_factory=list["tuple[float, float]"])
 
     def record(self, predicted: ArrayLike, prior: float, draws: ArrayLike, positives: ArrayLike) -> None:
         """Compare one step's predictions, shapes (B,), with what was then drawn."""
-        self._scores.append((brier(predicted, draws, positives), brier(prior, draws, positives)))
+        score = brier(predicted, draws, positives), brier(prior, draws, positives)
+        self._scores = [*self._scores, score][-self.window :]
         if len(self._scores) < self.window:
             return
         skill = [theirs - ours for ours, theirs in self._scores]
@@ -212,7 +195,7 @@ class Calibration:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.trusted = state["trusted"]
-        self._scores = deque(((ours, theirs) for ours, theirs in state["scores"]), maxlen=self.window)
+        self._scores = [(ours, theirs) for ours, theirs in state["scores"]]
 
 
 def brier(predicted: ArrayLike, draws: ArrayLike, positives: ArrayLike) -> float:

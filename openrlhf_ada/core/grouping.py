@@ -29,10 +29,7 @@ def own_rate(drawn: int, positives: int) -> float:
 
 
 def untrained_group(pool: PromptPool, size: int) -> TrainingGroup:
-    """A group that fills a place of `size` samples and trains nothing: all weights are 0, and it is unresolved.
-
-    For pools with fewer samples, which come more than once.
-    """
+    """A group of `size` samples that trains nothing, for pools with fewer samples, which come more than once."""
     indices = tuple(sorted(i % len(pool) for i in range(size)))
     return TrainingGroup(pool.key, indices, (0.0,) * size, (0.0,) * size, resolved=False)
 
@@ -71,12 +68,8 @@ class GroupBuilder:
         scale: RewardScale | None = None,
         unbiased_rate: UnbiasedRate = own_rate,
     ) -> TrainingGroup:
-        """The trained group of a closed pool.
-
-        Args:
-            predicted: pass rate known before sampling; needed for baselines `estimator` and `critic` (ValueError).
-            scale: what an outcome that the pool does not show is worth.
-        """
+        """The trained group of a closed pool. `predicted`: pass rate known before sampling (ValueError where the
+        baseline needs one and there is none). `scale`: what an outcome that the pool does not show is worth."""
         scores, rewards = pool.scores, pool.rewards
         kept = self.selection.keep(scores, rng)
         coefficients, critic_weights = self.weigh(
@@ -103,8 +96,7 @@ class GroupBuilder:
     ) -> tuple[Floats, Floats]:
         """(coefficients, critic weights) of the samples `kept` of a pool, shapes (k,); arguments as for `build`.
 
-        strength: rollouts that `predicted` is worth, above 0.
-        scores, rewards: of the whole pool in index order, shapes (N,).
+        scores, rewards: of the whole pool, shapes (N,). strength: rollouts that `predicted` is worth, above 0.
         """
         index = np.array(kept)
         positive = scores > self.selection.threshold
@@ -164,11 +156,8 @@ class GroupBuilder:
         return predicts or not self._weighs or self.graded or bool(positive.any())
 
     def _is_resolved(self, scores: Floats) -> bool:
-        """Does the pool show more than one outcome?
-
-        Without a correction: scores that differ, whatever a length penalty makes of their rewards. A correction
-        works with pass rates, so it needs a positive and a negative: partial credit below the threshold is none.
-        """
+        """Does the pool show more than one outcome? To a correction, which works with pass rates, partial credit is
+        none; else scores that differ are, whatever a length penalty makes of their rewards."""
         if not self._weighs:
             return is_spread(scores)
         positive = scores > self.selection.threshold
@@ -209,10 +198,7 @@ class GroupBuilder:
 
     def _stratum_factors(self, kept_positive: Bools, share: float) -> Floats:
         """share / (k+/k) for kept positives, (1 - share) / (k-/k) for kept negatives, k of them in all; shape (k,).
-
-        With share = K/N an average over the kept samples, so weighted, is the pool's average. A group that
-        is a fair sample needs none.
-        """
+        With share = K/N the kept samples, so weighted, have the pool's average."""
         kept, num_pos = len(kept_positive), int(kept_positive.sum())
         if self.selection.has(Trait.FAIR_SAMPLE):
             return np.ones(kept)

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from openrlhf_ada.core.pieces import Need, Table
-from openrlhf_ada.core.stopping_paths import StoppingPlan
 
 OBJECTIVES: Table[Callable[[float, float], float]] = Table()
 """Functions (p, exponent) -> f'(p); only `power` reads the exponent."""
@@ -121,8 +120,3 @@ def effective_weight(coefficients: ArrayLike, positive: ArrayLike, p: float, gro
     """
     c, is_positive = np.asarray(coefficients, dtype=np.float64), np.asarray(positive, dtype=bool)
     return float(c[is_positive].sum() / p - c[~is_positive].sum() / (1.0 - p)) / group_size
-
-
-def expected_weight(plan: StoppingPlan, p: float, weight_of: Callable[[int, int], float]) -> float:
-    """E[weight] at pass rate p, `weight_of(drawn, positives)` being the effective weight of a final state's group."""
-    return sum(chance * weight_of(*state) for state, chance in plan.outcomes(p).items())

@@ -52,24 +52,20 @@ class PromptRatings(RateEstimator):
         self._table = RowTable(_COLUMNS, (0.0, PRIOR_VARIANCE, 0.0, 0.0))
 
     def predict(self, rows: ArrayLike) -> Floats:
-        """Expected pass rate per row, in (0, 1), float64, shape (B,)."""
         ease, variance = self._ratings(rows)
         return _mean_rate(self.ability + ease, variance)
 
     def strength(self, rows: ArrayLike) -> Floats:
-        """Rollouts that a prediction is worth, shape (B,): n of a Beta distribution as wide as the posterior."""
         ease, variance = self._ratings(rows)
         p = _rate(self.ability + ease)
         return 1.0 / (variance * p * (1.0 - p))
 
     def draw(self, rows: ArrayLike, rng: np.random.Generator) -> Floats:
-        """One pass rate per row from its posterior, shape (B,)."""
         ease, variance = self._ratings(rows)
         return _rate(self.ability + ease + np.sqrt(variance) * rng.standard_normal(len(ease)))
 
     @property
     def population_mean(self) -> float:
-        """Expected pass rate of a prompt that was never seen."""
         return float(_mean_rate(np.array([self.ability]), np.array([PRIOR_VARIANCE]))[0])
 
     def _start(self, rows: NDArray[np.int64], draws: Floats, positives: Floats) -> None:
@@ -105,18 +101,14 @@ class PromptRatings(RateEstimator):
         return ease, np.minimum(variance + EASE_DRIFT * (self.step - seen_at), PRIOR_VARIANCE)
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain numbers and lists; only rows with evidence."""
         seen = np.flatnonzero(self._table.column("variance") != PRIOR_VARIANCE)
         ability = {"ability": self.ability, "ability_variance": self.ability_variance}
         return {"step": self.step} | ability | self._table.state(seen)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state_dict`, to the bit. Raises ValueError for a state that lacks something."""
-        missing = missing_names(state, ("step", "ability", "ability_variance", "rows", *_COLUMNS))
-        if missing:
+        if missing := missing_names(state, ("step", "ability", "ability_variance", "rows", *_COLUMNS)):
             raise ValueError(f"the saved ratings lack {missing}: start without the checkpoint")
-        self.step, self.ability = state["step"], state["ability"]
-        self.ability_variance = state["ability_variance"]
+        self.step, self.ability, self.ability_variance = (state[n] for n in ("step", "ability", "ability_variance"))
         self._table.load(state)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from statistics import NormalDist
 
 import numpy as np
 
@@ -30,13 +29,6 @@ class SyntheticRollouts:
     shared: float = 0.0
     rates: tuple[float, ...] = ()
     seed: int = 0
-
-    @property
-    def mean(self) -> float:
-        """Tokens of a rollout: the mean of a lognormal number that is cut at `longest`."""
-        normal, ratio = NormalDist(), math.log(self.longest / self.median) / self.spread
-        below = self.median * math.exp(self.spread**2 / 2) * normal.cdf(ratio - self.spread)
-        return below + self.longest * (1.0 - normal.cdf(ratio))
 
     def __call__(self, request: Request) -> Sample:
         return self.visit(request, request.key)

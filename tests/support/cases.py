@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from openrlhf_ada.core.grouping import GroupBuilder
 from openrlhf_ada.core.policies import Sequential
 from openrlhf_ada.core.selection import Selection
 from openrlhf_ada.core.stopping import ExitRule
+from openrlhf_ada.core.stopping_paths import StoppingPlan
 from openrlhf_ada.core.types import PromptPool, Sample
 
 THRESHOLD = 0.5
@@ -26,3 +27,8 @@ def sequential(
 def pool_of(outcomes: Sequence[float], key: int = 0, row: int = 0) -> PromptPool:
     """A pool whose samples have these outcomes, as score and as reward, and one token each."""
     return PromptPool(key, [Sample(key, i, o, o, num_tokens=1) for i, o in enumerate(outcomes)], row=row)
+
+
+def expected_weight(plan: StoppingPlan, p: float, weight_of: Callable[[int, int], float]) -> float:
+    """E[weight] at pass rate p, `weight_of(drawn, positives)` being the effective weight of a final state's group."""
+    return sum(chance * weight_of(*state) for state, chance in plan.outcomes(p).items())

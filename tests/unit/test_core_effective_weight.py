@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import pool_of, sequential
+from cases import expected_weight, pool_of, sequential
 
 from openrlhf_ada.core.advantages import BASELINES
 from openrlhf_ada.core.corrections import CORRECTIONS
 from openrlhf_ada.core.grouping import GroupBuilder
-from openrlhf_ada.core.objectives import OBJECTIVES, Objective, effective_weight, expected_weight
+from openrlhf_ada.core.objectives import OBJECTIVES, Objective, effective_weight
 from openrlhf_ada.core.pieces import Need
 from openrlhf_ada.core.policies import Sequential
 from openrlhf_ada.core.selection import Selection

@@ -18,8 +18,7 @@ from openrlhf_ada.host.parser import host_root
 
 PACKAGE = Path(openrlhf_ada.__file__).parent
 CONTRACTS = Path(__file__).parents[1] / "contract"
-LATEX = PACKAGE / "reward" / "mathematics" / "latex_parser.py"
-HOMES = sorted([*(PACKAGE / "host").glob("*.py"), *(PACKAGE / "platforms" / "without_gpu").glob("*.py"), LATEX])
+HOMES = sorted([*(PACKAGE / "host").glob("*.py"), *(PACKAGE / "platforms" / "without_gpu").glob("*.py")])
 OTHERS = sorted(set(PACKAGE.rglob("*.py")) - set(HOMES))
 
 NO_OTHER_WAY = {("cli/flag_reference.py", "parser._actions"): "argparse has no public list of its flags"}

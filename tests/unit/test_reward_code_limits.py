@@ -15,13 +15,12 @@ from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.reward.grade import CodeRules, Grade, listen
 from openrlhf_ada.reward.pool import GraderError, GraderPool, GradingLimits, limits_of
+from openrlhf_ada.reward.programs import limits as code_time
 from openrlhf_ada.reward.programs import template as sandbox_template
-from openrlhf_ada.reward.programs import time_of_tests as code_time
 from openrlhf_ada.reward.programs.answers import grade
-from openrlhf_ada.reward.programs.limits import ProgramLimits
+from openrlhf_ada.reward.programs.limits import ProgramLimits, TestTime
 from openrlhf_ada.reward.programs.sandbox import RunResult, Sandbox, run_program
 from openrlhf_ada.reward.programs.template import SandboxError
-from openrlhf_ada.reward.programs.time_of_tests import TestTime
 
 CODE = "openrlhf_ada.reward.programs:grade"
 PARTIAL = CodeRules(partial=True)

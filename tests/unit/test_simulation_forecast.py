@@ -48,13 +48,6 @@ def test_synthetic_rollouts_have_requested_statistics() -> None:
     assert answer(Request(5, 7)) == answer(Request(5, 7, attempt=1)), "by identity"
 
 
-@pytest.mark.parametrize("longest", [60, 150, 10**6])
-def test_mean_length_is_that_of_answers_that_are_cut(longest: int) -> None:
-    answer = SyntheticRollouts(alpha=2.0, beta=3.0, median=100.0, spread=0.5, longest=longest, shared=0.4)
-    tokens = [answer(Request(key, 0)).num_tokens for key in range(20_000)]
-    assert answer.mean == pytest.approx(np.mean(tokens) + 0.5, rel=0.02)
-
-
 def test_skipped_zeros_are_sampled_and_not_trained() -> None:
     """Groups of one outcome, whose coefficients are 0."""
     answer = SyntheticRollouts(alpha=0.3, beta=2.0, median=40.0, spread=0.8, longest=400, seed=3)

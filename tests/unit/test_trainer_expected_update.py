@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cases import sequential
+from cases import expected_weight, sequential
 from openrlhf.models import PolicyLoss
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.kl_controller import FixedKLController
 from run_flags import settings_with
 
 from openrlhf_ada.core.grouping import GroupBuilder
-from openrlhf_ada.core.objectives import Objective, effective_weight, expected_weight
+from openrlhf_ada.core.objectives import Objective, effective_weight
 from openrlhf_ada.core.policies import Close, Draw, Sequential
 from openrlhf_ada.core.selection import Selection
 from openrlhf_ada.core.types import PromptPool, Sample, TrainingGroup

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cases import pool_of, sequential
+from cases import expected_weight, pool_of, sequential
 from openrlhf.models import PolicyLoss
 from openrlhf.trainer.ppo_utils.experience import Experience, make_experience_batch, split_experience_batch
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
@@ -24,7 +24,6 @@ from openrlhf.utils.loss_utils import iter_grad_accum_global_norm
 from run_flags import settings_with
 
 from openrlhf_ada.config import schema
-from openrlhf_ada.core.objectives import expected_weight
 from openrlhf_ada.core.policies import Sequential
 from openrlhf_ada.rollout.records import SampleTag
 from openrlhf_ada.trainer.experience_maker import GroupedExperienceMaker

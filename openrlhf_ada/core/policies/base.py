@@ -42,17 +42,15 @@ class Policy(Protocol):
     def decide(self, pools: Sequence[PromptPool]) -> Sequence[Action]:
         """One action per pool, in order. Called with all that was asked for of these prompts in their pools.
 
-        The first call has all prompts of a step. After that an action depends on its own pool alone, so that it does
-        not matter which prompts are asked about together. `TwoStage` alone decides about all of them twice, under the
-        scheduler `rounds`.
+        The first call has all prompts of a step. After that an action depends on its own pool alone; `TwoStage`, which
+        decides about all of them twice, needs the scheduler `rounds`.
         """
         ...
 
     def chance_of_need(self, pool: PromptPool, ahead: Sequence[Sample], sent: int) -> float:
-        """Probability that the rollout of index `sent` will be drawn, where those below are sent.
+        """Probability that the rollout of index `sent` will be drawn, where those below are sent. Decides nothing.
 
-        `ahead`: samples of this prompt that are back and not in its pool yet, in any order. Guides speculation and
-        decides nothing.
+        `ahead`: samples of this prompt that are back and not in its pool yet, in any order.
         """
         ...
 

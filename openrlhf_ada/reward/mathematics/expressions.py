@@ -3,7 +3,6 @@
 math-verify takes the last letters of a formula for units (`v t`, `a + b + c`); here `units` has taken them off.
 
 It is asked as little as possible: formulas whose values differ (`values`) are not equal, which takes no simplifier.
-Each is parsed once, and without a search for answers in it.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -26,14 +24,11 @@ ANY_NUMBER = 7919
 _COSTLY = re.compile(r"[\^!]|\\(?:sum|prod|int|lim|Gamma|binom)(?![a-z])")
 _AND = re.compile(r"\$?(?:,\s*|\s+|\}\s*|;\s*)\\?(?:text\s*\{\s*)?(?:and|or)\s*\}?\s*\$?(?![A-Za-z]{2})|;")
 
-_OTHER_READING = re.compile(r"\\f?boxed|answer", re.IGNORECASE)
-"""Where this stands in a formula, math-verify looks for answers within it."""
-
 
 @lru_cache(maxsize=4096)
 def equal_expressions(label: str, answer: str, *, in_prose: bool = False) -> bool:
     """Is the answer, or where it is prose the formula or number in it, equal to the label?"""
-    found = (_parsed(answer),) if in_prose else tuple(_parsed_formula(reading) for reading in _spellings(answer))
+    found = (_parsed(answer),) if in_prose else tuple(_parsed(_boxed(reading)) for reading in _spellings(answer))
     return any(_equal(parsed_label(one), given) for one in _spellings(label) for given in found if given)
 
 
@@ -53,6 +48,10 @@ def _verified(gold: Sequence[Any], given: Sequence[Any]) -> bool:
     )
 
 
+def _boxed(formula: str) -> str:
+    return rf"{_BOX}{formula}}}"
+
+
 def _spellings(text: str) -> list[str]:
     """As it is; and a list as mathematics writes it."""
     return list(dict.fromkeys((text, _AND.sub(", ", text))))
@@ -60,7 +59,7 @@ def _spellings(text: str) -> list[str]:
 
 @lru_cache(maxsize=4096)
 def parsed_label(label: str) -> tuple[Any, ...]:
-    return _parsed_formula(label) or _parsed(label)
+    return _parsed(_boxed(label)) or _parsed(label)
 
 
 @lru_cache(maxsize=4096)
@@ -87,27 +86,6 @@ def _parsed(text: str) -> tuple[Any, ...]:
     # Of "12 + 3 (" in a box, which is no formula, math-verify would take the 12.
     configuration = (latex,) if text.startswith(_BOX) else (latex, number)
     return tuple(parse(text, configuration, parsing_timeout=0))
-
-
-@lru_cache(maxsize=4096)
-def _parsed_formula(formula: str) -> tuple[Any, ...]:
-    r"""`_parsed(r"\boxed{formula}")`: nothing is searched for where nothing else can be found."""
-    from latex2sympy2_extended import normalize_latex
-
-    from openrlhf_ada.reward.mathematics.latex_parser import parsed_latex
-
-    text = rf"{_BOX}{formula}}}"
-    if not formula or _OTHER_READING.search(formula):
-        return _parsed(text)
-    latex, _ = _configuration()
-    try:
-        written = normalize_latex(text, replace(latex.normalization_config, boxed="last"))
-        parsed = parsed_latex(written)
-    except Exception:  # noqa: BLE001 - whatever its parser raises on what is no formula
-        parsed = None
-    if parsed is None:
-        return _parsed(text)
-    return (parsed, written) if written else (parsed,)
 
 
 @lru_cache(maxsize=1)

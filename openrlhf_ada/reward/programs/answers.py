@@ -6,7 +6,7 @@ library and the modules of `CodeRules.imports`.
 
 The score is 1 where every test passes, else 0 with the cause of the first failure; with `CodeRules.partial` it is the
 share of tests that pass. Expected values do not enter the program's process: outputs and results are compared here,
-and asserts run in another process (`sandbox_judge.py`). Asserts for which that is impossible are marked as forgeable.
+and asserts run in another process (`judge.py`). Asserts for which that is impossible are marked as forgeable.
 """
 
 from __future__ import annotations
@@ -33,9 +33,8 @@ from openrlhf_ada.reward.grade import (
 from openrlhf_ada.reward.programs.asserts import Asserts
 from openrlhf_ada.reward.programs.judge import judge
 from openrlhf_ada.reward.programs.labels import Call, Dialogue, read_label
-from openrlhf_ada.reward.programs.limits import ProgramLimits, limits_within
+from openrlhf_ada.reward.programs.limits import ProgramLimits, TestTime, limits_within
 from openrlhf_ada.reward.programs.sandbox import Sandbox
-from openrlhf_ada.reward.programs.time_of_tests import TestTime
 
 _FENCE = re.compile(r"\s*`{3,}([^`]*)")
 _PYTHON = {"python", "python3", "py"}
@@ -49,7 +48,7 @@ def grade(response: str, label: Any, limits: ProgramLimits | None = None, rules:
 
     `limits`, `rules`: None for those of this grading process.
 
-    Raises UnusableLabelError where the label has no tests in a form of `code_labels`, and SandboxError where nothing
+    Raises UnusableLabelError where the label has no tests in a form of `labels`, and SandboxError where nothing
     can be run."""
     rules = rules or _rules_here(os.environ.get(CODE_RULES_VARIABLE))
     tests = read_label(label, rules.imports)
@@ -91,10 +90,8 @@ def _grade_by_runs(
     for test in tests:
         if clock.is_over:
             cause = "time limit of all tests"
-        elif isinstance(test, Dialogue):
-            cause = _check_dialogue(sandbox, test, program, replace(limits, seconds=clock.limit()))
         else:
-            cause = _check_call(sandbox, test, program, replace(limits, seconds=clock.limit()))
+            cause = _failure(sandbox, test, program, replace(limits, seconds=clock.limit()))
         clock.count(cause)
         causes.append(cause)
         if cause and not partial:
@@ -138,23 +135,18 @@ def _blocks(text: str) -> Iterator[tuple[str, str]]:
             lines = None
 
 
-def _check_dialogue(sandbox: Sandbox, test: Dialogue, program: str, limits: ProgramLimits) -> str:
-    """The cause of a failure; empty if it passes."""
-    result = sandbox.run_program(program, test.stdin, limits)
-    if result.cause:
-        return result.cause
-    return "" if same_output(result.stdout.decode(errors="surrogateescape"), test.expected) else _WRONG
-
-
-def _check_call(sandbox: Sandbox, test: Call, program: str, limits: ProgramLimits) -> str:
-    """The cause of a failure; empty if it passes."""
+def _failure(sandbox: Sandbox, test: Dialogue | Call, program: str, limits: ProgramLimits) -> str:
+    """The cause; empty if the test passes."""
+    if isinstance(test, Dialogue):
+        result = sandbox.run_program(program, test.stdin, limits)
+        is_right = same_output(result.stdout.decode(errors="surrogateescape"), test.expected)
+        return result.cause or ("" if is_right else _WRONG)
     result = sandbox.run_call(program, test.name, test.arguments, limits)
-    if result.cause:
-        return result.cause
     try:
-        return "" if any(same_result(result.reply["result"], expected) for expected in test.accepted) else _WRONG
+        is_right = any(same_result(result.reply.get("result"), expected) for expected in test.accepted)
     except RecursionError:  # nested as deep as no label is
-        return _WRONG
+        is_right = False
+    return result.cause or ("" if is_right else _WRONG)
 
 
 def same_output(actual: str, expected: str) -> bool:

@@ -1,7 +1,7 @@
 """Reads tests that are Python: what they take from the program, and whether they can run in a process without it.
 
 Most tests call functions of the program and compare what they return. They run in a process of their own
-(`sandbox_judge.py`). What does not fit into that runs in the program's process, and is marked as forgeable.
+(`judge.py`). What does not fit into that runs in the program's process, and is marked as forgeable.
 """
 
 from __future__ import annotations
@@ -180,28 +180,20 @@ def _given(prompt: Any, entry: str) -> list[str]:
     if not isinstance(prompt, str) or not entry:
         return []
     try:
-        body = ast.parse(prompt).body
+        ast.parse(prompt)
     except (SyntaxError, ValueError, RecursionError):
         return []
-    return [prompt] if entry in _names_of(body) else []
+    return [prompt] if entry in _names_of(prompt) else []
 
 
-def _names_of(body: Iterable[ast.stmt]) -> set[str]:
-    names: set[str] = set()
-    for step in body:
-        if isinstance(step, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            names.add(step.name)
-        elif isinstance(step, ast.Import | ast.ImportFrom):
-            names |= {(alias.asname or alias.name).partition(".")[0] for alias in step.names}
-        else:
-            names |= {
-                node.id for node in ast.walk(step) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-            }
-    return names
+def _names_of(code: str) -> set[str]:
+    """That it defines."""
+    symbols = symtable.symtable(code, "<given>", "exec").get_symbols()
+    return {one.get_name() for one in symbols if one.is_assigned() or one.is_imported()}
 
 
 def _defined_by(given: list[str], entry: str) -> set[str]:
-    return {name for code in given for name in _names_of(ast.parse(code).body)} - {entry}
+    return {name for code in given for name in _names_of(code)} - {entry}
 
 
 def _free_names(parts: Iterable[str]) -> set[str]:

@@ -276,10 +276,9 @@ def main() -> None:
         resource.setrlimit(kind, (hard, hard))
     channel = socket.socket(fileno=int(sys.argv[1]))
     settings = json.loads(sys.argv[2])
-    sys.path.append(settings["package"])
-    from openrlhf_ada.reward.programs.inside import jobs, server
-
-    sys.path.remove(settings["package"])
+    sys.path.append(settings["programs"])
+    jobs, server = (importlib.import_module(f"inside.{name}") for name in ("jobs", "server"))
+    sys.path.remove(settings["programs"])
     # Programs of the same user could read an ordinary process.
     _checked(_LIBC.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0), "the template is readable")
     if settings["is_wrapped"] and os.getppid() != 1:

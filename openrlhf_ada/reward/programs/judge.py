@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from openrlhf_ada.reward.programs.asserts import Asserts
-from openrlhf_ada.reward.programs.limits import ProgramLimits
+from openrlhf_ada.reward.programs.limits import ProgramLimits, TestTime
 from openrlhf_ada.reward.programs.sandbox import Run, Sandbox, reply_of
-from openrlhf_ada.reward.programs.time_of_tests import TestTime
 
 MOST_CALLS = 10_000
 """Calls of the program by the tests of one answer. More are a loop that waits for the program."""
@@ -65,7 +65,12 @@ def judge(
     # The clock of this process counts for both; a limit on CPU time could not grow with the number of tests.
     limits = replace(limits, cpu_seconds=int(limits.cpu_seconds * 1000))
     with contextlib.ExitStack() as stack:
-        answering = _Answering(stack, sandbox, program, asserts, limits, clock, partial=partial)
+        served = {"kind": "serve", "code": program, "before": asserts.given, "imports": asserts.imports}
+
+        def serve() -> Run:
+            return stack.enter_context(sandbox.start(served, limits, closes_stdin=False))
+
+        answering = _Answering(serve, clock, partial=partial)
         tests = stack.enter_context(sandbox.start(job, limits, closes_stdin=False))
         try:
             return _relay(tests, answering, clock)
@@ -94,28 +99,13 @@ def _relay(tests: Run, answering: _Answering, clock: TestTime) -> Verdict:
 class _Answering:
     """The program's process. With partial credit, one that ends is followed by another."""
 
-    def __init__(
-        self,
-        stack: contextlib.ExitStack,
-        sandbox: Sandbox,
-        program: str,
-        asserts: Asserts,
-        limits: ProgramLimits,
-        clock: TestTime,
-        *,
-        partial: bool,
-    ) -> None:
-        self._job = {"kind": "serve", "code": program, "before": asserts.given, "imports": asserts.imports}
-        self._stack, self._sandbox, self._limits, self._clock = stack, sandbox, limits, clock
-        self._partial = partial
+    def __init__(self, start: Callable[[], Run], clock: TestTime, *, partial: bool) -> None:
+        self._start, self._clock, self._partial = start, clock, partial
         self._names: list[dict[str, Any]] = []
         self._calls = 0
         self._is_loaded = False
         self.cause = ""
-        self._run: Run | None = self._start()
-
-    def _start(self) -> Run:
-        return self._stack.enter_context(self._sandbox.start(self._job, self._limits, closes_stdin=False))
+        self._run: Run | None = start()
 
     def reply_to(self, request: dict[str, Any]) -> bytes:
         """The line to send back. Raises _EndedError where the program has failed for good."""

@@ -14,7 +14,6 @@ A label is a dict, a list, or JSON text of one. Keys that hold None are as good 
 from __future__ import annotations
 
 import base64
-import binascii
 import io
 import json
 import pickle
@@ -196,16 +195,19 @@ def _metadata_name(metadata: Any) -> Any:
 
 
 def _read_contests(fields: dict[str, Any]) -> Tests:
-    tests: list[Dialogue | Call] = []
+    given: list[Any] = []
+    expected: list[Any] = []
     for key in _OF_CONTESTS:
         group = _dict(fields.get(key, {}), key)
-        given, expected = group.get("input", []), group.get("output", [])
-        if not isinstance(given, list) or not isinstance(expected, list) or len(given) != len(expected):
+        pair = group.get("input", []), group.get("output", [])
+        if not all(isinstance(one, list) for one in pair) or len(pair[0]) != len(pair[1]):
             raise UnusableLabelError(f"{key} must have lists 'input' and 'output' of the same length")
-        tests += [Dialogue(_text(one), _text(other)) for one, other in zip(given, expected, strict=True)]
-    if not tests:
-        raise UnusableLabelError("the label has no tests: its lists are empty")
-    return tests
+        given += pair[0]
+        expected += pair[1]
+    return _read_lists(given, expected, None)
+
+
+_OF_SPOILT_PICKLES = (AttributeError, TypeError, ImportError, MemoryError)
 
 
 class _TextOnly(pickle.Unpickler):
@@ -221,15 +223,11 @@ def _unpacked(cases: Any, key: str) -> list[Any]:
         try:
             stream = zlib.decompressobj()
             packed = stream.decompress(base64.b64decode(cases, validate=True), LARGEST_PACKED)
-            if stream.unconsumed_tail:
-                raise UnusableLabelError(f"{key} has more than {LARGEST_PACKED >> 20} MiB")
-            cases = _TextOnly(io.BytesIO(packed)).load()
-        except (binascii.Error, zlib.error, pickle.UnpicklingError, ValueError, LookupError, EOFError) as error:
-            if isinstance(error, UnusableLabelError):
-                raise
+            cases = _TextOnly(io.BytesIO(packed)).load() if not stream.unconsumed_tail else None
+        except (zlib.error, pickle.UnpicklingError, ValueError, LookupError, EOFError, *_OF_SPOILT_PICKLES) as error:
             raise UnusableLabelError(f"{key} is neither JSON text nor packed JSON text: {error}") from error
-        except (AttributeError, TypeError, ImportError, MemoryError) as error:  # of a pickle that is cut or made up
-            raise UnusableLabelError(f"{key} is no pickled text: {error}") from error
+        if stream.unconsumed_tail:
+            raise UnusableLabelError(f"{key} has more than {LARGEST_PACKED >> 20} MiB")
     if isinstance(cases, str):
         cases = _from_json(cases, key)
     if not isinstance(cases, list):

@@ -32,14 +32,10 @@ from openrlhf_ada.reward.programs.template import START_SECONDS, Child, SandboxE
 
 _READY = b"ready\n"
 _CHUNK_BYTES = 1 << 16
-_EXCEPTIONS = {
-    name for name, kind in vars(builtins).items() if isinstance(kind, type) and issubclass(kind, BaseException)
-}
-_CHILD_CAUSES = {
-    "memory limit",
-    "no such function",
-    "result is not JSON",
-    *(f"raised {name}" for name in _EXCEPTIONS),
+_CHILD_CAUSES = {"memory limit", "no such function", "result is not JSON"} | {
+    f"raised {name}"
+    for name, kind in vars(builtins).items()
+    if isinstance(kind, type) and issubclass(kind, BaseException)
 }
 """The causes that a child may report. Causes are counted in the log, so a program must not invent new ones."""
 _DEFAULT_LIMITS = ProgramLimits()
@@ -85,7 +81,7 @@ class Sandbox:
 
         The child proves it by a random token. A program that inspects its own process can find the token, and one that
         returns objects equal to everything passes every `assert ==`: this is no proof against a program that cheats.
-        `sandbox_judge.judge` is.
+        `judge.judge` is.
         """
         token = secrets.token_hex(16)
         job = {"kind": "tests", "code": code, "tests": tests, "token": token, "before": before or []}

@@ -6,6 +6,7 @@ file but the interpreter's, and a folder in memory of limited size. Its children
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import logging
@@ -27,7 +28,7 @@ from openrlhf_ada.reward.programs import child as child_program
 from openrlhf_ada.reward.programs.limits import ProgramLimits
 
 _CHILD = Path(child_program.__file__)
-_PACKAGE = Path(__file__).parents[3]
+_CHILD_FOLDER = _CHILD.parent
 START_SECONDS = 60.0
 """A template, or a child of it, that has not started by then never will: there is no score."""
 _END_SECONDS = 10.0
@@ -85,7 +86,7 @@ class Template:
         self._is_wrapped = wrapper is not None
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         settings = {
-            "package": str(_PACKAGE),
+            "programs": str(_CHILD_FOLDER),
             "imports": imports,
             "folders": _folders_of(imports),
             "is_wrapped": self._is_wrapped,
@@ -143,22 +144,18 @@ class Template:
             "grader": None if self._is_wrapped else os.getpid(),
             "folder": "/tmp" if self._is_wrapped else tempfile.gettempdir(),
         }
-        theirs = [its_stdin, its_stdout, its_status, its_events.fileno()]
-        try:
+        with contextlib.ExitStack() as failed, contextlib.ExitStack() as handed_over:
+            failed.callback(child.close)
+            failed.callback(child.kill)
+            handed_over.enter_context(its_events)
+            for descriptor in (its_stdin, its_stdout, its_status):
+                handed_over.callback(os.close, descriptor)
             os.set_blocking(stdin, False)
+            theirs = [its_stdin, its_stdout, its_status, its_events.fileno()]
             socket.send_fds(self._channel, [json.dumps(message).encode()], theirs)
-            for descriptor in theirs[:3]:
-                os.close(descriptor)
-            its_events.close()
-            theirs = []
+            handed_over.close()
             child.open()
-        except BaseException:
-            for descriptor in theirs[:3]:
-                os.close(descriptor)
-            its_events.close()
-            child.kill()
-            child.close()
-            raise
+            failed.pop_all()
         return child
 
     def close(self) -> None:
@@ -231,7 +228,7 @@ def bubblewrap() -> str | None:
 
 def _wrapper(program: str, imports: tuple[str, ...]) -> list[str]:
     """The words before a command that bubblewrap runs in namespaces of its own."""
-    places = [sys.base_prefix, sys.base_exec_prefix, sys.prefix, str(_PACKAGE / "openrlhf_ada"), str(_CHILD)]
+    places = [sys.base_prefix, sys.base_exec_prefix, sys.prefix, str(_CHILD_FOLDER), str(_CHILD)]
     places += ["/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime", *_folders_of(imports)]
     bound = [word for place in dict.fromkeys(places) for word in ("--ro-bind-try", place, place)]
     memory = ["--size", str(_FOLDERS_MIB << 20), "--tmpfs", "/tmp"]

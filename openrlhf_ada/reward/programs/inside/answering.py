@@ -13,28 +13,16 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from openrlhf_ada.reward.programs.inside.plain import decode, encode
+from .plain import decode, encode
 
 _LONGEST_TEXT = 1000
 
+_BUILT_IN = "getattr setattr len iter next bool str repr hash isinstance format"
+_OPERATORS = """getitem setitem delitem eq ne lt le gt ge neg pos abs invert add sub mul truediv floordiv mod pow
+matmul and_ or_ xor lshift rshift contains"""
 _OPERATIONS: dict[str, Callable[..., Any]] = {
-    "getattr": getattr,
-    "setattr": setattr,
-    "getitem": operator.getitem,
-    "setitem": operator.setitem,
-    "delitem": operator.delitem,
-    "len": len,
-    "iter": iter,
-    "next": next,
-    "bool": bool,
-    "str": str,
-    "repr": repr,
-    "hash": hash,
-    "isinstance": isinstance,
-    "format": format,
-    **{name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge", "neg", "pos", "abs", "invert")},
-    **{name: getattr(operator, name) for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul")},
-    **{name: getattr(operator, name) for name in ("and_", "or_", "xor", "lshift", "rshift", "contains")},
+    **{name: getattr(builtins, name) for name in _BUILT_IN.split()},
+    **{name: getattr(operator, name) for name in _OPERATORS.split()},
     "enter": lambda one: type(one).__enter__(one),
     "exit": lambda one: type(one).__exit__(one, None, None, None),
 }

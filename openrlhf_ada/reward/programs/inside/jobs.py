@@ -19,7 +19,7 @@ import types
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from openrlhf_ada.reward.programs.inside import answering, judging
+from . import answering, judging
 
 TYPING = "from typing import *"
 """Names that are there where tasks come from that call a function."""

@@ -18,7 +18,7 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from openrlhf_ada.reward.programs.inside.plain import decode, encode
+from .plain import decode, encode
 
 _TEST = "__test__"
 _QUESTIONS = ("getattr", "getitem", "len", "iter", "next", "bool", "str", "repr", "format", "hash")
@@ -138,12 +138,6 @@ class StandIn:
                 _update(old, new)
         return value
 
-    def __getattr__(self, name: str) -> Any:
-        return _do_in_program("getattr", self, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        _do_in_program("setattr", self, name, value)
-
     def __iter__(self) -> Iterator[Any]:
         iterator, length = _do_in_program("iter", self), 0
         with contextlib.suppress(StopIteration):
@@ -155,18 +149,6 @@ class StandIn:
         if _number(iterator) == number:  # it is used up
             link.lengths.pop(number, None)
 
-    def __next__(self) -> Any:
-        return _do_in_program("next", self)
-
-    def __getitem__(self, key: Any) -> Any:
-        return _do_in_program("getitem", self, key)
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        _do_in_program("setitem", self, key, value)
-
-    def __delitem__(self, key: Any) -> None:
-        _do_in_program("delitem", self, key)
-
     def __len__(self) -> int:
         length = _do_in_program("len", self)
         _link(self).hold_to_length(_number(self), length)
@@ -175,24 +157,12 @@ class StandIn:
     def __bool__(self) -> bool:
         return _do_in_program("bool", self) is True
 
-    def __str__(self) -> str:
-        return _do_in_program("str", self)
-
-    def __repr__(self) -> str:
-        return _do_in_program("repr", self)
-
-    def __format__(self, spec: str) -> str:
-        return _do_in_program("format", self, spec)
-
     def __hash__(self) -> int:
         return _do_in_program("hash", self) if _link(self).operators else _number(self)
 
     def __instancecheck__(self, instance: Any) -> bool:
         _link(self).is_forgeable = True
         return _do_in_program("isinstance", instance, self) is True
-
-    def __enter__(self) -> Any:
-        return _do_in_program("enter", self)
 
     def __exit__(self, *_: object) -> None:
         _do_in_program("exit", self)
@@ -208,22 +178,9 @@ class StandIn:
         return not self == other
 
 
-_COMPARED = ("lt", "le", "gt", "ge", "contains", "neg", "pos", "abs", "invert")
-_REFLECTED = (
-    "add",
-    "sub",
-    "mul",
-    "truediv",
-    "floordiv",
-    "mod",
-    "pow",
-    "matmul",
-    "lshift",
-    "rshift",
-    "and",
-    "or",
-    "xor",
-)
+_ASKED = "getattr setattr getitem setitem delitem next str repr format enter"
+_COMPARED = "lt le gt ge contains neg pos abs invert"
+_REFLECTED = "add sub mul truediv floordiv mod pow matmul lshift rshift and or xor"
 
 
 def _link(one: StandIn) -> Any:
@@ -239,6 +196,10 @@ def _do_in_program(what: str, one: StandIn, *others: Any) -> Any:
     return link.ask({"do": what, "arguments": link.encode([one, *others])})[0]
 
 
+for _name in _ASKED.split():
+    setattr(StandIn, f"__{_name}__", lambda *values, what=_name: _do_in_program(what, *values))
+
+
 def _decided(what: str, *values: Any) -> Any:
     """What the program says of its own objects."""
     _link(values[0] if isinstance(values[0], StandIn) else values[1]).is_forgeable = True
@@ -247,10 +208,10 @@ def _decided(what: str, *values: Any) -> Any:
 
 def _add_operators() -> None:
     """For tests of the program's own classes."""
-    for name in (*_COMPARED, *_REFLECTED):
+    for name in (*_COMPARED.split(), *_REFLECTED.split()):
         what = f"{name}_" if name in ("and", "or") else name
         setattr(StandIn, f"__{name}__", lambda *values, what=what: _decided(what, *values))
-        if name in _REFLECTED:
+        if name in _REFLECTED.split():
             setattr(StandIn, f"__r{name}__", lambda one, other, what=what: _decided(what, other, one))
 
 

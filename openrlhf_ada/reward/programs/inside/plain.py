@@ -18,6 +18,8 @@ from fractions import Fraction
 from typing import Any
 
 _LARGE = 1 << 63
+_SEVERAL = (tuple, set, frozenset, deque)
+_BYTES = (bytes, bytearray)
 _DATES: dict[str, tuple[type, tuple[str, ...]]] = {
     "date": (datetime.date, ("year", "month", "day")),
     "time": (datetime.time, ("hour", "minute", "second", "microsecond")),
@@ -68,13 +70,9 @@ _BY_TYPE: tuple[tuple[type, Callable[[Any, Callable[[Any], Any]], Any]], ...] = 
     (float, lambda value, other: float.__mul__(value, 1.0)),
     (str, lambda value, other: str.__getitem__(value, slice(None))),
     (list, lambda value, other: _all(list.__iter__(value), other)),
-    (tuple, lambda value, other: {"tuple": _all(tuple.__iter__(value), other)}),
     (dict, lambda value, other: {"dict": [_all(pair, other) for pair in dict.items(value)]}),
-    (set, lambda value, other: {"set": _all(set.__iter__(value), other)}),
-    (frozenset, lambda value, other: {"frozenset": _all(frozenset.__iter__(value), other)}),
-    (deque, lambda value, other: {"deque": _all(deque.__iter__(value), other)}),
-    (bytes, lambda value, other: {"bytes": base64.b64encode(value).decode()}),
-    (bytearray, lambda value, other: {"bytearray": base64.b64encode(value).decode()}),
+    *((kind, lambda value, other, kind=kind: {kind.__name__: _all(kind.__iter__(value), other)}) for kind in _SEVERAL),
+    *((kind, lambda value, other, kind=kind: {kind.__name__: base64.b64encode(value).decode()}) for kind in _BYTES),
     (complex, lambda value, other: {"complex": [value.real, value.imag]}),
     (range, lambda value, other: {"range": [value.start, value.stop, value.step]}),
     (Decimal, lambda value, other: {"Decimal": Decimal.__str__(value)}),
@@ -115,13 +113,12 @@ def _text(content: Any) -> str:
 _DECODERS: dict[str, Callable[[Any, Callable[[int], Any]], Any]] = {
     "int": lambda content, other: int(_text(content), 16),
     "type": lambda content, other: _built_in_type(_text(content)),
-    "tuple": lambda content, other: tuple(decode(one, other) for one in content),
     "dict": lambda content, other: {decode(key, other): decode(one, other) for key, one in content},
-    "set": lambda content, other: {decode(one, other) for one in content},
-    "frozenset": lambda content, other: frozenset(decode(one, other) for one in content),
-    "deque": lambda content, other: deque(decode(one, other) for one in content),
-    "bytes": lambda content, other: base64.b64decode(_text(content)),
-    "bytearray": lambda content, other: bytearray(base64.b64decode(_text(content))),
+    **{
+        kind.__name__: lambda content, other, kind=kind: kind(decode(one, other) for one in content)
+        for kind in _SEVERAL
+    },
+    **{kind.__name__: lambda content, other, kind=kind: kind(base64.b64decode(_text(content))) for kind in _BYTES},
     "complex": lambda content, other: complex(*content),
     "range": lambda content, other: range(*content),
     "Decimal": lambda content, other: Decimal(_text(content)),
