@@ -202,7 +202,8 @@ def test_engine_death_between_steps_is_found(world: World) -> None:
         process.set(None)
     world.connections.wait_until_ready()
     assert world.restored == [0]
-    assert world.notes == ["vLLM engine 0 is back with the policy's weights (it died while nothing was sampled)"]
+    (note,) = world.notes
+    assert note.startswith("vLLM engine 0 is back with the policy's weights")
 
 
 @pytest.mark.parametrize("is_back", [False, True])
