@@ -15,7 +15,7 @@ from openrlhf.utils.distributed_util import torch_dist_barrier_and_cuda_sync
 from peft import PeftModel
 
 from openrlhf_ada.host.checkpoints import POLICY, latest_tag
-from openrlhf_ada.host.model_code import check_model_code, has_experts
+from openrlhf_ada.host.model_code import has_experts
 from openrlhf_ada.host.models import HostPolicyActor, HostPolicyTrainer, HostReferenceActor, HostRewardActor
 from openrlhf_ada.host.sharding import sharding
 from openrlhf_ada.platforms.folders import check_space
@@ -240,9 +240,6 @@ class AdaPolicyActor(HostPolicyActor):
     trainer_class = AdaActorTrainer
 
     def init_model_from_pretrained(self, strategy: Any, *args: Any, **kwargs: Any) -> None:
-        # Here too: on another node the same path may be another folder.
-        trusted = strategy.args.ada.trust_remote_code
-        check_model_code("the policy's model", strategy.args.actor.model_name_or_path, trusted=trusted)
         super().init_model_from_pretrained(strategy, *args, **kwargs)
         self._exports = strategy.args.ckpt.save_hf
         self._uncommitted: dict[str, float | None] = {}
