@@ -21,7 +21,7 @@ import numpy as np
 from machine import machine
 from numpy.typing import NDArray
 
-from openrlhf_ada.eval.intervals import bootstrap_interval, score_interval
+from openrlhf_ada.eval.intervals import score_interval
 from openrlhf_ada.eval.measures import Answered, difference, per_problem
 
 HERE = Path(__file__).parent
@@ -47,19 +47,18 @@ def values(drawn: NDArray[np.int64]) -> dict[str, Floats]:
         for row, r in enumerate(drawn)
     ]
     table = per_problem(found, n, [K])
-    return {name: table[name] for name in (f"avg@{n}", f"pass@{K}", f"maj@{K}")}
+    return {name: table[name] for name in (f"avg@{n}", f"pass@{K}", f"maj@{N}")}
 
 
 def truths(alpha: tuple[float, ...]) -> dict[str, float]:
-    """Each measure is unbiased, so K answers per problem do."""
     rng = np.random.default_rng(99)
-    drawn = answers(rng, rng.dirichlet(alpha, 200_000), K)
+    drawn = answers(rng, rng.dirichlet(alpha, 200_000), N)
     counts = np.stack([(drawn == a).sum(axis=1) for a in range(4)], axis=1)
     winners = counts == counts.max(axis=1, keepdims=True)
     return {
         f"avg@{N}": float(alpha[0] / sum(alpha)),
-        f"pass@{K}": float((drawn == 0).any(axis=1).mean()),
-        f"maj@{K}": float((winners[:, 0] / winners.sum(axis=1)).mean()),
+        f"pass@{K}": float((drawn[:, :K] == 0).any(axis=1).mean()),
+        f"maj@{N}": float((winners[:, 0] / winners.sum(axis=1)).mean()),
     }
 
 
@@ -104,6 +103,13 @@ def both(drawn: Floats, truth: float, score: Callable[[Floats], tuple[float, flo
     for low, high in (score(drawn), bootstrap_interval(drawn)):
         found += [float(low - 1e-9 <= truth <= high + 1e-9), high - low]
     return np.array(found)
+
+
+def bootstrap_interval(values: Floats) -> tuple[float, float]:
+    """95 % percentile bootstrap of the mean."""
+    picks = np.random.default_rng(0).integers(0, len(values), size=(2000, len(values)))
+    low, high = np.percentile(values[picks].mean(axis=1), [2.5, 97.5])
+    return float(low), float(high)
 
 
 def shares(held: Floats, times: int) -> dict[str, float]:

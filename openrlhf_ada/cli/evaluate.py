@@ -1,4 +1,4 @@
-"""Evaluate models on benchmarks, with vLLM or from a server: avg@n, pass@k, maj@k and lengths, with intervals. Can be
+"""Evaluate models on benchmarks, with vLLM or from a server: avg@n, maj@n, pass@k and lengths, with intervals. Can be
 resumed."""
 
 from __future__ import annotations
@@ -7,14 +7,19 @@ import argparse
 import hashlib
 import json
 import re
-import sys
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from openrlhf_ada.cli.sample_answers import ProblemSet, fitting_prompts, group_answers, sample_missing
+from openrlhf_ada.cli.sample_answers import (
+    ProblemSet,
+    fitting_prompts,
+    group_answers,
+    sample_missing,
+    sampling_command,
+)
 from openrlhf_ada.cli.sampling_flags import (
     Sampling,
     about_templates,
@@ -26,14 +31,12 @@ from openrlhf_ada.cli.sampling_flags import (
     with_given,
 )
 from openrlhf_ada.cli.server_flags import add_server_flags, base_url_of, check_server_flags, server_prompts
-from openrlhf_ada.config.defaults import FULL_MARKS
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.data.benchmarks import BENCHMARKS, Benchmark, find_benchmark
 from openrlhf_ada.data.files import DataError
-from openrlhf_ada.data.problems import Problem, load_problems
+from openrlhf_ada.data.labels import about_contradicting, contradicting
+from openrlhf_ada.data.problems import load_problems
 from openrlhf_ada.data.row_rewards import RowRewards
-from openrlhf_ada.data.verification import about_contradicting, contradicting
-from openrlhf_ada.eval.page import write_results
 from openrlhf_ada.eval.results import (
     ModelResults,
     accuracy_rows,
@@ -41,8 +44,8 @@ from openrlhf_ada.eval.results import (
     detail_rows,
     difference_lines,
     ks_up_to,
+    write_results,
 )
-from openrlhf_ada.platforms.signals import TerminatedError, status_of
 from openrlhf_ada.reporting.counting import Counting
 from openrlhf_ada.reward.pool import limits_of
 
@@ -51,45 +54,26 @@ SIGNAL_GROUP = 4
 """Group size for which the table shows the share of groups without a signal."""
 
 
-@dataclass(frozen=True, slots=True)
-class Suite:
-    """One benchmark, loaded. `reward`: what grades it."""
-
-    benchmark: Benchmark
-    problems: list[Problem]
-    reward: str
-
-    @property
-    def name(self) -> str:
-        return self.benchmark.source.name
-
-
 def main(argv: Sequence[str]) -> int:
     """Entry point; returns the exit status (2: bad input)."""
     args = build_parser().parse_args(argv)
-    with Counting() as progress:
-        try:
-            ks = check_flags(args)
-            reward, rewards = scoring_of(args)
-            progress.phase(
-                f"evaluating {', '.join(args.model)} on {', '.join(args.benchmark)}, {args.n} answers per problem, "
-                f"{about_templates([benchmark.source for benchmark in _benchmarks(args)])}"
-            )
-            suites = _load(args, reward, rewards, progress)
-            sampling = sampling_of(
-                args, None if args.base_url else longest_context(args.model, trusted=args.trust_remote_code)
-            )
-            results = [_evaluate(model, suites, args, sampling, ks, progress) for model in args.model]
-            progress.phase("computing intervals")
-            report = _report(results, suites, args, sampling, ks)
-        except (ConfigError, DataError, ValueError) as error:
-            print(f"{PROG}: error: {error}", file=sys.stderr)
-            return 2
-        except (KeyboardInterrupt, TerminatedError) as error:
-            print(f"{PROG}: interrupted; repeat the call with --out {args.out} to resume", file=sys.stderr)
-            return status_of(error)
-    _show(report)
-    return 0
+    return sampling_command(PROG, args.out, lambda progress: _evaluate(args, progress))
+
+
+def _evaluate(args: argparse.Namespace, progress: Counting) -> Callable[[], None]:
+    ks = check_flags(args)
+    reward, rewards = scoring_of(args)
+    benchmarks = _benchmarks(args)
+    progress.phase(
+        f"evaluating {', '.join(args.model)} on {', '.join(args.benchmark)}, {args.n} answers per problem, "
+        f"{about_templates([benchmark.source for benchmark in benchmarks])}"
+    )
+    suites = load_suites(benchmarks, args, reward, rewards, progress)
+    longest = None if args.base_url else longest_context(args.model, trusted=args.trust_remote_code)
+    sampling = sampling_of(args, longest)
+    results = [_answers(model, suites, args, sampling, ks, progress) for model in args.model]
+    progress.phase("computing intervals")
+    return _report(results, args, sampling, ks)
 
 
 def check_flags(args: argparse.Namespace) -> list[int]:
@@ -109,7 +93,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help=f"{', '.join(BENCHMARKS)}; NAME=FILE for a local copy; reasoning_gym:TASK; or a .jsonl or .parquet file",
     )
-    add("--k", metavar="K,...", help="values of k for pass@k and maj@k (default: 1, 2, 4, ... up to --n)")
+    add("--k", metavar="K,...", help="values of k for pass@k (default: 1, 2, 4, ... up to --n)")
     add(
         "--out",
         type=Path,
@@ -140,30 +124,36 @@ def _benchmarks(args: argparse.Namespace) -> list[Benchmark]:
     return [replace(benchmark, source=with_given(benchmark.source, args)) for benchmark in found]
 
 
-def _load(args: argparse.Namespace, reward: str | None, rewards: RowRewards | None, progress: Counting) -> list[Suite]:
-    suites: list[Suite] = []
-    for benchmark in _benchmarks(args):
-        source, flag = benchmark.source, "--benchmark"
+def load_suites(
+    benchmarks: Sequence[Benchmark],
+    args: argparse.Namespace,
+    reward: str | None,
+    rewards: RowRewards | None,
+    progress: Counting,
+) -> list[ProblemSet]:
+    """The problems of each benchmark. `reward`, `rewards`: of `scoring_of`. Raises ConfigError or DataError."""
+    suites: list[ProblemSet] = []
+    for benchmark in benchmarks:
+        source = benchmark.source
         of_rows = rewards and replace(rewards, names={**benchmark.own_reward(), **rewards.names})
-        problems = load_problems(source, args.limit, flag=flag, rewards=of_rows, note=progress.note)
+        problems = load_problems(source, args.limit, flag="--benchmark", rewards=of_rows, note=progress.note)
         check_template(args.template, args.system, problems)
-        distinct = list({problem.id: problem for problem in problems}.values())
+        suite = ProblemSet(source.name, {problem.id: problem for problem in problems}, reward or benchmark.reward)
+        distinct = list(suite.problems.values())
         if len(distinct) < len(problems):
             progress.note(f"{source.name}: {len(problems) - len(distinct)} copies of problems are left out")
-        suite = Suite(benchmark, distinct, reward or benchmark.reward)
         found = contradicting(distinct, suite.reward, limits_of(args))
         for line in [f"{len(distinct):,} problems", *about_contradicting(found, len(problems))]:
             progress.note(f"{source.name}: {line}")
         suites.append(suite)
-    names = [suite.name for suite in suites]
-    if len(set(names)) < len(names):
+    if len({suite.name for suite in suites}) < len(suites):
         raise ConfigError("--benchmark", " ".join(args.benchmark), "two have the same name", "Name files differently")
     return suites
 
 
-def _evaluate(
+def _answers(
     model: str,
-    suites: Sequence[Suite],
+    suites: Sequence[ProblemSet],
     args: argparse.Namespace,
     sampling: Sampling,
     ks: Sequence[int],
@@ -171,30 +161,25 @@ def _evaluate(
 ) -> ModelResults:
     if not args.base_url:
         progress.phase(f"{model}: making prompts")
-    problem_sets = [_problem_set(model, suite, args, sampling) for suite in suites]
-    rows = sample_missing(model, problem_sets, args, sampling, progress)
+    asked = [
+        replace(
+            suite, folder=args.out / slug(model) / slug(suite.name), prompts=_prompts(model, suite, args, sampling)
+        )
+        for suite in suites
+    ]
+    rows = sample_missing(model, asked, args, sampling, progress)
     result = ModelResults(model)
-    for problem_set in problem_sets:
-        found, without = group_answers(problem_set, rows[problem_set.name])
-        result.add(problem_set.name, found, sampling.n, ks, without)
+    for suite in asked:
+        found, without = group_answers(suite, rows[suite.name], args.right_above)
+        result.add(suite.name, found, sampling.n, ks, without)
     return result
 
 
-def _problem_set(model: str, suite: Suite, args: argparse.Namespace, sampling: Sampling) -> ProblemSet:
-    return ProblemSet(
-        name=suite.name,
-        folder=args.out / slug(model) / slug(suite.name),
-        problems=suite.problems,
-        reward=suite.reward,
-        prompts=_prompts(model, suite, args, sampling),
-        right_above=_threshold(args),
-    )
-
-
-def _prompts(model: str, suite: Suite, args: argparse.Namespace, sampling: Sampling) -> dict[str, Any]:
+def _prompts(model: str, suite: ProblemSet, args: argparse.Namespace, sampling: Sampling) -> dict[str, Any]:
+    problems = list(suite.problems.values())
     if args.base_url:
-        return server_prompts(suite.problems, args)
-    prompts, too_long = fitting_prompts(model, suite.problems, args, sampling)
+        return server_prompts(problems, args)
+    prompts, too_long = fitting_prompts(model, problems, args, sampling)
     if too_long:
         raise DataError(
             f"{suite.name}: {len(too_long)} problems do not fit, which leaves no fair figure; the first: "
@@ -209,78 +194,42 @@ def slug(text: str) -> str:
     return plain if plain == text else f"{plain[-80:]}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What is shown at the end."""
-
-    tables: list[list[list[str]]]
-    lines: list[str]
-    files: list[Path]
-    title: str
-
-
 def _report(
-    results: Sequence[ModelResults],
-    suites: Sequence[Suite],
-    args: argparse.Namespace,
-    sampling: Sampling,
-    ks: Sequence[int],
-) -> Report:
-    """Also writes results.json and results.html."""
-    lines = difference_lines(results)
-    lines += _partial_lines(results, suites, args)
+    results: Sequence[ModelResults], args: argparse.Namespace, sampling: Sampling, ks: Sequence[int]
+) -> Callable[[], None]:
+    """Write results.json and results.html. Returns what shows them."""
+    lines = [f"an answer is right if its score is above {args.right_above:g} (--right_above)"]
+    lines += difference_lines(results)
     missing = sum(sum(result.no_score.values()) for result in results)
     if missing:
         lines.append(
             f"{missing} answers have no score and are in no figure; answers.jsonl has the causes. The same command "
             f"tries them again."
         )
-    settings = asdict(sampling) | {"benchmark": args.benchmark, "k": list(ks), "right_above": _threshold(args)}
+    settings = asdict(sampling) | {"benchmark": args.benchmark, "k": list(ks), "right_above": args.right_above}
     if args.base_url:
         settings |= {"base_url": base_url_of(args.base_url), "max_len": None}
     file = args.out / "results.json"
     file.write_text(json.dumps(as_json(results, settings), indent=1), encoding="utf-8")
-    group = min(SIGNAL_GROUP, sampling.n)
-    tables = [accuracy_rows(results, sampling.n, max(ks)), detail_rows(results, group)]
+    tables = [accuracy_rows(results, sampling.n, max(ks)), detail_rows(results, min(SIGNAL_GROUP, sampling.n))]
     title = f"answers at temperature {sampling.temperature:g}, per cent, with 95 % intervals"
     page = write_results(results, title, tables, lines, args.out / "results.html")
-    return Report(tables, lines, [page, file], title)
+    return lambda: _show(title, tables, [*lines, str(page), str(file)])
 
 
-def _threshold(args: argparse.Namespace) -> float:
-    """An answer is right if its score is greater."""
-    return FULL_MARKS if args.right_above is None else args.right_above
-
-
-def _partial_lines(results: Sequence[ModelResults], suites: Sequence[Suite], args: argparse.Namespace) -> list[str]:
-    """Says what counts as right wherever that is not obvious."""
-    source = "--right_above sets another limit" if args.right_above is None else "as --right_above says"
-    lines: list[str] = []
-    for suite in suites:
-        partial = sum(result.partial[suite.name] for result in results)
-        if partial:
-            lines.append(
-                f"{suite.name}: an answer is right if its score is above {_threshold(args):g} ({source}); {partial:,} "
-                f"answers have partial credit, which counts in the mean score only"
-            )
-    return lines
-
-
-def _show(report: Report) -> None:
+def _show(title: str, tables: Sequence[list[list[str]]], lines: Sequence[str]) -> None:
     from rich.console import Console
     from rich.table import Table
 
     console = Console()
     # In a file, lines are not wrapped to the width of a terminal.
     console.width = console.width if console.is_terminal else 200
-    for number, (header, *rows) in enumerate(report.tables):
-        table = Table(box=None, title=None if number else report.title, title_justify="left")
+    for number, (header, *rows) in enumerate(tables):
+        table = Table(box=None, title=None if number else title, title_justify="left")
         for column, name in enumerate(header):
             table.add_column(name, justify="left" if column < 2 else "right", overflow="fold")
         for row in rows:
             table.add_row(*row)
         console.print(table)
-    for line in report.lines:
-        console.print(line, highlight=False, markup=False)
-    for path in report.files:
-        print(path)
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)

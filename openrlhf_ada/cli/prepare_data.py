@@ -4,17 +4,21 @@ answers with vLLM (can be resumed), keep a band of pass rates, write Parquet and
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from openrlhf_ada.cli.sample_answers import ProblemSet, fitting_prompts, group_answers, sample_missing
+from openrlhf_ada.cli.sample_answers import (
+    ProblemSet,
+    fitting_prompts,
+    group_answers,
+    sample_missing,
+    sampling_command,
+)
 from openrlhf_ada.cli.sampling_flags import (
-    Sampling,
+    Prompts,
     about_templates,
     add_sampling_flags,
     as_messages,
@@ -25,77 +29,58 @@ from openrlhf_ada.cli.sampling_flags import (
     with_given,
 )
 from openrlhf_ada.config import program
-from openrlhf_ada.config.defaults import FULL_MARKS
-from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.visible import without_logins
 from openrlhf_ada.data import prepared
 from openrlhf_ada.data.benchmarks import DATASETS, name_and_path
-from openrlhf_ada.data.difficulty import BANDS, Difficulty, in_band, parse_band
 from openrlhf_ada.data.files import DataError
+from openrlhf_ada.data.labels import LabelChecks, about_contradicting
 from openrlhf_ada.data.left_out import LeftOut, write_left_out
-from openrlhf_ada.data.problems import Problem, Source, deduplicated, load_problems
+from openrlhf_ada.data.prepared import BANDS, Difficulty, parse_band
+from openrlhf_ada.data.problems import TASK, Problem, Source, deduplicated, load_problems
 from openrlhf_ada.data.row_rewards import RowRewards
-from openrlhf_ada.data.tasks import PREFIX as TASK
-from openrlhf_ada.data.verification import LabelChecks, about_contradicting
 from openrlhf_ada.eval.answers import as_text
-from openrlhf_ada.platforms.signals import TerminatedError, status_of
 from openrlhf_ada.reporting.counting import Counting
 from openrlhf_ada.reward.pool import limits_of
 from openrlhf_ada.reward.reward_function import MIXED, NAMED, default_threshold
 
 PROG = "openrlhf-ada prepare-data"
-CHECKED_FILE, DROPPED_FILE = "labels.json", "dropped.jsonl"
+DROPPED_FILE = "dropped.jsonl"
 
 
 def main(argv: Sequence[str]) -> int:
     """Entry point; returns the exit status (2: bad input)."""
     args = build_parser().parse_args(argv)
-    try:
-        with Counting() as progress:
-            result = _prepare(args, progress)
-    except (ConfigError, DataError, ValueError) as error:
-        print(f"{PROG}: error: {error}", file=sys.stderr)
-        return 2
-    except (KeyboardInterrupt, TerminatedError) as error:
-        print(f"{PROG}: interrupted; repeat the call to resume", file=sys.stderr)
-        return status_of(error)
-    _write(args, result)
-    return 0
+    return sampling_command(PROG, args.out, lambda progress: _prepare(args, progress))
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """`kept`: of `everything`, what is in the band."""
-
-    everything: list[Difficulty]
-    kept: list[Difficulty]
-    band: tuple[float, float]
-    facts: dict[str, str]
-    reward: str
-
-
-def _prepare(args: argparse.Namespace, progress: Counting) -> Prepared:
+def _prepare(args: argparse.Namespace, progress: Counting) -> Callable[[], None]:
     """Raises ConfigError or DataError."""
-    sampling, band = check_flags(args)
-    sources = [_source(spec, args) for spec in args.source]
-    reward, rewards = _scoring(args, sources)
+    sampling, band = sampling_of(args), parse_band(args.band)
+    sources = [source_of(spec, args) for spec in args.source]
+    reward, rewards = scoring_for(sources, args)
     progress.phase(f"preparing {', '.join(args.source)} with {args.model}, {about_templates(sources)}")
     args.out.mkdir(parents=True, exist_ok=True)
-    problems, facts, dropped = _clean(sources, reward, rewards, args, progress)
+    problems, facts, dropped = clean(sources, reward, rewards, args, progress)
     check_template(args.template, args.system, problems)
     sampling = sampling_of(args, longest_context([args.model], trusted=args.trust_remote_code))
     prompts, too_long = fitting_prompts(args.model, problems, args, sampling)
     dropped += [_left_out(p, too_long[p.id]) for p in problems if p.id in too_long]
     write_left_out(dropped, args.out / DROPPED_FILE)
-    problems = [problem for problem in problems if problem.id in prompts]
-    if not problems:
+    if not prompts:
         raise DataError(f"no prompt leaves room for an answer: {next(iter(too_long.values()))}")
-    problem_set = ProblemSet("answers", args.out / "answers", problems, reward, prompts, _threshold(args))
-    everything, without = _measure(problem_set, args, sampling, progress)
-    kept = [d for d in everything if in_band(d, band)]
+    by_id = {problem.id: problem for problem in problems if problem.id in prompts}
+    asked = ProblemSet("answers", by_id, reward, args.out / "answers", prompts)
+    rows = sample_missing(args.model, [asked], args, sampling, progress)["answers"]
+    found, without = group_answers(asked, rows, args.right_above)
+    everything = [
+        Difficulty(by_id[a.problem], a.n, sum(a.right), sum(a.tokens) / a.n, sum(a.truncated) / a.n) for a in found
+    ]
+    kept = [d for d in everything if band[0] <= d.pass_rate <= band[1]]
     if not kept:
+        counts = Counter(d.pass_rate for d in everything)
+        rates = ", ".join(f"{count} at {rate:.3g}" for rate, count in sorted(counts.items())[:20])
         left = f"; {len(dropped):,} rows were left out before ({args.out / DROPPED_FILE})" if dropped else ""
-        raise DataError(f"no problem has a pass rate in --band {args.band}; {_spread(everything)}{left}")
+        raise DataError(f"no problem has a pass rate in --band {args.band}; there are {rates}{left}")
     facts |= {
         "prompts that leave no room": f"{len(too_long):,}",
         "prompt": about_templates(sources),
@@ -103,15 +88,10 @@ def _prepare(args: argparse.Namespace, progress: Counting) -> Prepared:
         "answers per problem": f"{sampling.n} at temperature {sampling.temperature:g}, up to "
         f"{sampling.max_new_tokens:,} tokens",
         "answers without a score": f"{without:,}",
-        "problems without any score": f"{len(problems) - len(everything):,}",
+        "problems without any score": f"{len(by_id) - len(everything):,}",
         "kept": f"{len(kept):,} with a pass rate from {band[0]:g} to {band[1]:g} (--band {args.band})",
     }
-    return Prepared(everything, kept, band, facts, args.reward or reward)
-
-
-def check_flags(args: argparse.Namespace) -> tuple[Sampling, tuple[float, float]]:
-    """How to sample, and the band of pass rates to keep; raises ConfigError or ValueError for values out of range."""
-    return sampling_of(args), parse_band(args.band)
+    return lambda: _write(args, everything, kept, facts, args.reward or reward)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -143,7 +123,7 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _source(spec: str, args: argparse.Namespace) -> Source:
+def source_of(spec: str, args: argparse.Namespace) -> Source:
     name, path = name_and_path(spec)
     known = DATASETS.get(name)
     if known is None:
@@ -153,7 +133,7 @@ def _source(spec: str, args: argparse.Namespace) -> Source:
     return with_given(replace(known, size=args.task_size, seed=args.seed), args)
 
 
-def _scoring(args: argparse.Namespace, sources: Sequence[Source]) -> tuple[str, RowRewards | None]:
+def scoring_for(sources: Sequence[Source], args: argparse.Namespace) -> tuple[str, RowRewards | None]:
     """What grades, as the flags say; else what belongs to the sources: `mixed` if that is not the same for all."""
     reward, rewards = scoring_of(args)
     if reward is not None:
@@ -166,7 +146,7 @@ def _scoring(args: argparse.Namespace, sources: Sequence[Source]) -> tuple[str, 
     return MIXED, RowRewards(None, {source.path: "math" for source in sources}, "--")
 
 
-def _clean(
+def clean(
     sources: Sequence[Source],
     reward: str,
     rewards: RowRewards | None,
@@ -191,7 +171,8 @@ def _clean(
     else:
         with LabelChecks(reward, limits_of(args)) as checks:
             problems, copies, contradictory = deduplicated(rows, checks.same)
-            causes = _unverified(checks, problems, reward, args.out, progress)
+            progress.count("checking labels", "labels", len(problems))
+            causes = checks.unverified(problems, progress.advance)
         facts["labels that do not verify themselves"] = f"{len(causes):,}"
     facts |= {"copies": f"{len(copies):,}", "contradicting labels": f"{len(contradictory):,}"}
     for line in about_contradicting(contradictory, len(rows)):
@@ -201,12 +182,11 @@ def _clean(
     dropped += [_left_out(problem, "another row has this question and another label") for problem in contradictory]
     dropped += [_left_out(problem, causes[problem.id]) for problem in problems if problem.id in causes]
     if not good:
-        first, rule = dropped[-1], f"no label verifies itself with --reward {reward}"
-        if contradictory:
-            rule = f"no problem is left: {len(contradictory)} rows contradict another one, and of the others {rule}"
+        first = dropped[-1]
         raise DataError(
-            f"SOURCE: {rule if causes else rule.partition(', and')[0]}; {first.source} {first.place}: {first.cause}: "
-            f"correct the labels, or name another reward or column"
+            f"SOURCE: no problem is left with --reward {reward}: {len(contradictory)} rows contradict another one, "
+            f"and {len(causes)} labels do not verify themselves; {first.source} {first.place}: {first.cause}: correct "
+            f"the labels, or name another reward or column"
         )
     return good, facts, dropped
 
@@ -216,50 +196,18 @@ def _left_out(problem: Problem, cause: str) -> LeftOut:
     return LeftOut(problem.source, problem.place, cause, row)
 
 
-def _unverified(
-    checks: LabelChecks, problems: Sequence[Problem], reward: str, out: Path, progress: Counting
-) -> dict[str, str]:
-    """Causes by id of problems whose labels do not verify themselves. Results of earlier calls are reused."""
-    file = out / CHECKED_FILE
-    before = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    known: dict[str, str] = before.get(reward, {})
-    new = [problem for problem in problems if problem.id not in known]
-    if new:
-        progress.count("checking labels", "labels", len(new))
-        causes = checks.unverified(new, progress.advance)
-        known |= {problem.id: causes.get(problem.id, "") for problem in new}
-        file.write_text(json.dumps({reward: known}), encoding="utf-8")
-    return {problem.id: known[problem.id] for problem in problems if known[problem.id]}
-
-
-def _measure(
-    problem_set: ProblemSet, args: argparse.Namespace, sampling: Sampling, progress: Counting
-) -> tuple[list[Difficulty], int]:
-    """Difficulties in the order of the problems, and the number of answers without a score."""
-    rows = sample_missing(args.model, [problem_set], args, sampling, progress)[problem_set.name]
-    found, without = group_answers(problem_set, rows)
-    by_id = {problem.id: problem for problem in problem_set.problems}
-    return [
-        Difficulty(by_id[a.problem], a.n, sum(a.right), sum(a.tokens) / a.n, sum(a.truncated) / a.n) for a in found
-    ], without
-
-
-def _spread(everything: Sequence[Difficulty]) -> str:
-    counts = Counter(d.pass_rate for d in everything)
-    return "there are " + ", ".join(f"{count} at {rate:.3g}" for rate, count in sorted(counts.items())[:20])
-
-
-def _write(args: argparse.Namespace, result: Prepared) -> None:
-    everything, kept = result.everything, result.kept
+def _write(
+    args: argparse.Namespace, everything: list[Difficulty], kept: list[Difficulty], facts: dict[str, str], reward: str
+) -> None:
     problems = [d.problem for d in everything]
     labels = prepared.uniform_labels(problems)
-    chat = _has_chat(args)
+    chat = Prompts(args.model, args).chat
     inputs = _inputs(problems, args, chat=chat)
     prepared.write_parquet(prepared.rows_of(everything, inputs, labels), args.out / prepared.ALL_FILE)
     train = prepared.write_parquet(prepared.rows_of(kept, inputs, labels), args.out / prepared.TRAIN_FILE)
-    flags = _training_flags(train, result.reward, _threshold(args), chat=chat)
-    card = prepared.write_card(args.out, kept=kept, everything=everything, facts=result.facts, flags=flags)
-    for name, value in result.facts.items():
+    flags = training_flags(train, reward, args.right_above, chat=chat)
+    card = prepared.write_card(args.out, kept=kept, everything=everything, facts=facts, flags=flags)
+    for name, value in facts.items():
         print(f"  {name:36} {value}")
     print(f"{card}\n{train}\n\nTrain on it:\n\n{flags}")
 
@@ -274,17 +222,7 @@ def _inputs(problems: Sequence[Problem], args: argparse.Namespace, *, chat: bool
     return {key: as_messages(prompt, args.system) for key, prompt in prompts.items()}
 
 
-def _has_chat(args: argparse.Namespace) -> bool:
-    from openrlhf_ada.host.tokenizer import load_tokenizer
-
-    return bool(load_tokenizer(args.model, True).chat_template) and not args.no_chat
-
-
-def _threshold(args: argparse.Namespace) -> float:
-    return FULL_MARKS if args.right_above is None else args.right_above
-
-
-def _training_flags(train: Path, reward: str, threshold: float, *, chat: bool) -> str:
+def training_flags(train: Path, reward: str, threshold: float, *, chat: bool) -> str:
     flags = [
         f"--data.prompt_dataset {train}",
         "--data.input_key input",

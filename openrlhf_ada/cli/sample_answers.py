@@ -5,23 +5,23 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from openrlhf_ada.cli.sampling_flags import Prompts, Sampling, as_text, grading_of, open_sampler
 from openrlhf_ada.cli.server_flags import base_url_of, server_of
-from openrlhf_ada.cli.train_ppo_ray import quiet
-from openrlhf_ada.config.defaults import FULL_MARKS
-from openrlhf_ada.config.flags import ConfigError
+from openrlhf_ada.cli.train_ppo_ray import EXIT_BAD_INPUT, USER_ERRORS, quiet
 from openrlhf_ada.config.visible import without_logins
 from openrlhf_ada.data.files import DataError
 from openrlhf_ada.data.problems import Problem
 from openrlhf_ada.eval.answers import AnswerFile, AnswerRow, Asked, Sampled, answered
 from openrlhf_ada.eval.measures import Answered
+from openrlhf_ada.platforms.signals import TerminatedError, status_of
 from openrlhf_ada.reporting.counting import Counting
 from openrlhf_ada.reward.extraction import VOTING, answer_name, extracted
 from openrlhf_ada.reward.mixed import label_of
@@ -32,20 +32,41 @@ from openrlhf_ada.reward.trial import Trials, rows_for
 WEIGHTS = ("*.safetensors", "*.bin", "config.json")
 
 
+def sampling_command(prog: str, out: Path, work: Callable[[Counting], Callable[[], None]]) -> int:
+    """Do the work, then what it returns, which shows its results; returns the exit status (2: bad input)."""
+    try:
+        with Counting() as progress:
+            show = work(progress)
+    except (*USER_ERRORS, ValueError) as error:
+        print(f"{prog}: error: {error}", file=sys.stderr)
+        return EXIT_BAD_INPUT
+    except (KeyboardInterrupt, TerminatedError) as error:
+        print(f"{prog}: interrupted; the same command with --out {out} goes on", file=sys.stderr)
+        return status_of(error)
+    show()
+    return 0
+
+
 @dataclass(frozen=True, slots=True)
 class ProblemSet:
-    """Distinct problems. `folder`: of their answers; `reward`: a grader of labels, a reward file or URLs;
-    `prompts`: by problem id, as the model gets them (for a server also chat messages); `right_above`: an answer is
-    right if its score is greater."""
+    """`problems`: distinct, by id. `reward`: a grader of labels, a reward file or URLs. Of the model that is asked:
+    `folder` of its answers, and `prompts` by problem id, as it gets them (for a server also chat messages)."""
 
     name: str
-    folder: Path
-    problems: Sequence[Problem]
+    problems: Mapping[str, Problem]
     reward: str
-    prompts: dict[str, Any]
-    right_above: float = FULL_MARKS
+    folder: Path = Path()
+    prompts: Mapping[str, Any] = field(default_factory=dict)
 
-    def row(self, problem: Problem, asked: Asked, sampled: Sampled) -> AnswerRow:
+    def asked(self, key: str, index: int) -> Asked:
+        """The `index`-th answer to the problem of this id."""
+        problem, label = self.problems[key], self.problems[key].label
+        if grades_labels(self.reward):
+            label = label_of(problem.reward or self.reward, label)
+        return Asked(self.name, key, index, self.prompts[key], label)
+
+    def row(self, asked: Asked, sampled: Sampled) -> AnswerRow:
+        problem = self.problems[asked.problem]
         return AnswerRow(
             **asdict(sampled),
             problem=problem.id,
@@ -56,12 +77,9 @@ class ProblemSet:
             answer=extracted(problem.reward or self.reward, sampled.response, truncated=sampled.truncated),
         )
 
-    def label(self, problem: Problem) -> Any:
-        return label_of(problem.reward or self.reward, problem.label) if grades_labels(self.reward) else problem.label
-
 
 def fitting_prompts(
-    model: str, problems: Sequence[Problem], args: argparse.Namespace, sampling: Sampling
+    model: str, problems: Iterable[Problem], args: argparse.Namespace, sampling: Sampling
 ) -> tuple[dict[str, str], dict[str, str]]:
     """(prompts by problem id; of those that leave no room for an answer, what is wrong).
 
@@ -90,31 +108,31 @@ def fitting_prompts(
 def sample_missing(
     model: str, problem_sets: Sequence[ProblemSet], args: argparse.Namespace, sampling: Sampling, progress: Counting
 ) -> dict[str, list[AnswerRow]]:
-    """All answers by the name of the run; engines start, or a server is asked, only if some are missing.
+    """All answers by the name of the set; engines start, or a server is asked, only if some are missing.
 
     Raises:
-        ConfigError: problem sets with different reward files.
+        ConfigError: the reward cannot grade.
         OtherSettingsError: a folder holds answers of other settings.
         ServerError: a server cannot be asked.
     """
-    reward = _reward_file(problem_sets)
+    sets = {problem_set.name: problem_set for problem_set in problem_sets}
+    # Engines have one reward file: that of a user, or the one that serves all graders of labels.
+    reward = MIXED if grades_labels(problem_sets[0].reward) else problem_sets[0].reward
     with ExitStack() as stack:
         files = {
-            problem_set.name: stack.enter_context(
-                AnswerFile(problem_set.folder, _settings(model, problem_set, args, sampling))
-            )
-            for problem_set in problem_sets
+            name: stack.enter_context(AnswerFile(one.folder, _settings(model, one, args, sampling)))
+            for name, one in sets.items()
         }
-        sets = {problem_set.name: problem_set for problem_set in problem_sets}
-        problems = {(one.name, problem.id): problem for one in problem_sets for problem in one.problems}
+        wanted = [
+            one.asked(*missing)
+            for name, one in sets.items()
+            for missing in files[name].missing(one.problems, sampling.n)
+        ]
 
         def keep(asked: Asked, sampled: Sampled) -> None:
-            key = asked.problem_set, asked.problem
-            files[asked.problem_set].add(sets[asked.problem_set].row(problems[key], asked, sampled))
-            right = sampled.score is not None and sampled.score > sets[asked.problem_set].right_above
-            progress.advance(right)
+            files[asked.problem_set].add(sets[asked.problem_set].row(asked, sampled))
+            progress.advance(sampled.score is not None and sampled.score > args.right_above)
 
-        wanted = _missing_answers(problem_sets, files, sampling.n)
         _try_reward(reward, wanted, progress)
         if wanted and getattr(args, "base_url", None):
             _ask_server(model, reward, wanted, args, sampling, progress, keep)
@@ -126,8 +144,7 @@ def sample_missing(
             sampler.sample(wanted, keep)
         else:
             progress.note(f"{model}: all answers are there, nothing is sampled")
-        n = sampling.n
-        return {name: [row for row in file.rows if row.index < n] for name, file in files.items()}
+        return {name: [row for row in file.rows if row.index < sampling.n] for name, file in files.items()}
 
 
 def _try_reward(reward: str, wanted: Sequence[Asked], progress: Counting) -> None:
@@ -149,14 +166,13 @@ def _ask_server(
     args: argparse.Namespace,
     sampling: Sampling,
     progress: Counting,
-    keep: Any,
+    keep: Callable[[Asked, Sampled], None],
 ) -> None:
     progress.phase(f"{model}: {len(wanted):,} answers to sample from {base_url_of(args.base_url)}")
     with quiet(args.verbose):
-        from openrlhf_ada.eval.served_answers import Grader, check_server, sample_from_server
+        from openrlhf_ada.eval.served_answers import Grader, sample_from_server
 
         server = server_of(model, args, sampling, progress.note)
-        check_server(server)
         with Grader(reward, grading_of(args), args.timeout) as grader:
             progress.count(model, "answers", len(wanted))
             sample_from_server(
@@ -164,7 +180,9 @@ def _ask_server(
             )
 
 
-def group_answers(problem_set: ProblemSet, rows: Sequence[AnswerRow]) -> tuple[list[Answered], int]:
+def group_answers(
+    problem_set: ProblemSet, rows: Sequence[AnswerRow], right_above: float
+) -> tuple[list[Answered], int]:
     """The answers that have a score, by problem, and the number of those that have none (see `eval.answers.answered`).
 
     Raises:
@@ -172,27 +190,20 @@ def group_answers(problem_set: ProblemSet, rows: Sequence[AnswerRow]) -> tuple[l
     """
     reward = problem_set.reward
     same = (lambda answer: answer_name(reward, answer)) if reward in VOTING else None
-    limits = {problem.id: problem_set.right_above for problem in problem_set.problems}
-    found, without = answered(rows, limits, same)
+    found, without = answered(rows, problem_set.problems, right_above, same)
     if not found:
         ((cause, _),) = Counter(row.cause for row in rows).most_common(1)
         raise DataError(f"{problem_set.name}: no answer has a score; the commonest cause: {cause}")
     return found, without
 
 
-def _reward_file(problem_sets: Sequence[ProblemSet]) -> str:
-    """The reward file of the engines: they have one each. MIXED serves all graders of labels."""
-    needed = {MIXED if grades_labels(problem_set.reward) else problem_set.reward for problem_set in problem_sets}
-    if len(needed) > 1:
-        raise ConfigError(
-            "--reward", sorted(needed)[0], "all problems of a call share one reward file", "Call once for each"
-        )
-    return needed.pop()
-
-
 def _settings(model: str, problem_set: ProblemSet, args: argparse.Namespace, sampling: Sampling) -> dict[str, Any]:
     """Everything that an answer depends on. The number of answers is left out, so more can be added later."""
     url = getattr(args, "base_url", None)
+    problems = problem_set.problems.values()
+    graders = {problem_set.reward, *(problem.reward for problem in problems if problem.reward)}
+    files = sorted({(file_and_function(name) or (name,))[0] for name in graders})
+    contents = [Path(file).read_bytes() for file in files if file.endswith(".py")]
     return {
         "model": model,
         "model_files": "" if url else _fingerprint(model),
@@ -203,20 +214,12 @@ def _settings(model: str, problem_set: ProblemSet, args: argparse.Namespace, sam
         "max_new_tokens": sampling.max_new_tokens,
         "max_len": None if url else sampling.max_len,
         "seed": sampling.seed,
-        "template": "\n".join(sorted({problem.template for problem in problem_set.problems})),
+        "template": "\n".join(sorted({problem.template for problem in problems})),
         "system": args.system,
         "chat": not args.no_chat,
         "reward": without_logins(problem_set.reward),
-        "reward_file": _fingerprint_of_rewards(problem_set),
+        "reward_file": hashlib.sha256(b"".join(contents)).hexdigest() if contents else "",
     }
-
-
-def _fingerprint_of_rewards(problem_set: ProblemSet) -> str:
-    """Of the contents of a user's files that grade."""
-    names = {problem_set.reward, *(problem.reward for problem in problem_set.problems if problem.reward)}
-    files = sorted({(file_and_function(name) or (name,))[0] for name in names})
-    contents = [Path(file).read_bytes() for file in files if file.endswith(".py")]
-    return hashlib.sha256(b"".join(contents)).hexdigest() if contents else ""
 
 
 def _fingerprint(model: str) -> str:
@@ -224,18 +227,3 @@ def _fingerprint(model: str) -> str:
     files = sorted(path for pattern in WEIGHTS for path in Path(model).glob(pattern))
     stats = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     return hashlib.sha256(repr(stats).encode()).hexdigest()[:16] if stats else ""
-
-
-def _missing_answers(problem_sets: Sequence[ProblemSet], files: dict[str, AnswerFile], n: int) -> list[Asked]:
-    missing = {
-        problem_set.name: files[problem_set.name].missing([p.id for p in problem_set.problems], n)
-        for problem_set in problem_sets
-    }
-    wanted: list[Asked] = []
-    for problem_set in problem_sets:
-        by_id = {problem.id: problem for problem in problem_set.problems}
-        wanted += [
-            Asked(problem_set.name, key, index, problem_set.prompts[key], problem_set.label(by_id[key]))
-            for key, index in missing[problem_set.name]
-        ]
-    return wanted

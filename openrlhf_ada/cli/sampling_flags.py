@@ -76,6 +76,7 @@ def add_sampling_flags(parser: argparse.ArgumentParser, *, n: int) -> None:
     add(
         "--right_above",
         type=float,
+        default=FULL_MARKS,
         metavar="SCORE",
         help=f"an answer is right if its score is greater (default: full marks, {FULL_MARKS:g})",
     )
@@ -141,13 +142,7 @@ def _check_engines(args: argparse.Namespace) -> None:
     rules = (
         ("--engines", args.engines, args.engines >= 1, "something has to sample", "Try 1"),
         ("--tensor_parallel_size", args.tensor_parallel_size, args.tensor_parallel_size >= 1, "it is GPUs", "Try 1"),
-        (
-            "--right_above",
-            args.right_above,
-            args.right_above is None or isfinite(args.right_above),
-            "it is a score",
-            "Leave it out",
-        ),
+        ("--right_above", args.right_above, isfinite(args.right_above), "it is a score", "Leave it out"),
         ("--limit", args.limit, args.limit is None or args.limit >= 1, "it is a number of problems", "Leave it out"),
     )
     for flag, value, holds, rule, remedy in rules:

@@ -10,12 +10,11 @@ from urllib.parse import urlsplit
 
 from openrlhf_ada.cli.sampling_flags import Sampling, as_messages
 from openrlhf_ada.config.flags import ConfigError
-from openrlhf_ada.config.visible import REMOVED
+from openrlhf_ada.config.visible import REMOVED, without_logins
 from openrlhf_ada.data.problems import Problem
 from openrlhf_ada.data.questions import rendered
 from openrlhf_ada.eval.answers import as_text
 from openrlhf_ada.eval.openai_server import Endpoint, OpenAIServer
-from openrlhf_ada.reporting.redaction import hides_secret
 
 KEY_NAME = "OPENAI_API_KEY"
 
@@ -73,7 +72,7 @@ def _check_url(url: str) -> None:
     except ValueError:
         is_address = False
     # The value is not repeated: it may hold a key.
-    if hides_secret(url) or "@" in url or "?" in url:
+    if without_logins(url) != url or "@" in url or "?" in url:
         raise ConfigError(
             "--base_url",
             REMOVED,

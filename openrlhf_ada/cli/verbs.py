@@ -90,9 +90,9 @@ VERBS = {
         needs=("aiohttp", "datasets"),
     ),
     "eval": Verb(
-        "evaluate checkpoints or a server's models: avg@n, pass@k, maj@k, with intervals",
+        "evaluate checkpoints or a server's models: avg@n, pass@k, maj@n, with intervals",
         "evaluate",
-        needs=("aiohttp", "plotly", "rich"),
+        needs=("datasets", "openai", "plotly", "rich"),
     ),
     "report": Verb("write the page of a run, or of several beside each other", "report", needs=("plotly",)),
     "methods": Verb("list the methods of --ada_method, or show one: what it sets, and from where", "methods"),

@@ -21,7 +21,7 @@ MODULES = frozenset(
     (
         *(OPENRLHF, "vllm", "torch", "transformers", "ray", "deepspeed", "flash_attn", "peft", "wandb", "datasets"),
         *("math_verify", "aiohttp", "reasoning_gym", "matplotlib", "plotly", "rich", "filelock", "huggingface_hub"),
-        *("psutil", "yaml", "accelerate", "gguf", "pyarrow", "sympy", "tokenizers"),
+        *("psutil", "yaml", "accelerate", "gguf", "openai", "pyarrow", "sympy", "tokenizers"),
     )
 )
 """What the extras bring, as it is imported."""

@@ -10,10 +10,9 @@ from typing import Any
 from openrlhf_ada.data.files import DataError
 from openrlhf_ada.data.hub import library_rows
 from openrlhf_ada.data.prepared import DRAWS, POSITIVES
-from openrlhf_ada.data.questions import Columns, question_and_label
+from openrlhf_ada.data.questions import Columns, UnfitError, question_and_label
 from openrlhf_ada.data.row_rewards import RowRewards
-from openrlhf_ada.data.rows import local_rows
-from openrlhf_ada.data.values import UnfitError
+from openrlhf_ada.data.rows import text_rows
 from openrlhf_ada.host.rows import load_blended
 from openrlhf_ada.reward.mixed import label_of
 
@@ -70,11 +69,11 @@ def read_examples(sets: DataSets) -> list[Example]:
 def _rows(entry: str, sets: DataSets) -> Iterator[tuple[str, str, Any]]:
     """(file or data set, place, row)."""
     path = entry.split("@")[0].strip()
-    optional = [*sets.others, *([sets.rewards.key] if sets.rewards and sets.rewards.key else [])]
-    rows = local_rows(path, sets.flag, sets.columns.keys, optional)
+    rows = text_rows(path, sets.flag)
     if rows is None:
-        remedy = "Check the name, or give a local file (.jsonl or .parquet)."
-        table = library_rows(lambda: load_part(sets, entry), path, f"{sets.flag}: {path}", remedy)
+        key = [sets.rewards.key] if sets.rewards and sets.rewards.key else []
+        wanted = [*sets.columns.keys, *sets.others, *key]
+        table = library_rows(lambda: load_part(sets, entry), path, f"{sets.flag}: {path}", "Check the name", wanted)
         return ((path, place, row) for place, row in table)
     if sets.split != "train":
         flag = "--eval.split" if sets.flag.startswith("--eval") else "--data.prompt_split"

@@ -11,7 +11,6 @@ import stat
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from openrlhf_ada.config.visible import as_told
@@ -19,14 +18,14 @@ from openrlhf_ada.config.visible import as_told
 FORMATS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet", ".arrow": "arrow"}
 """By the ending of a name, in small or capital letters. `.jsonl` and `.json` are read alike."""
 
-_OPEN: dict[str, Callable[[str], Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+_OPEN: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 """Compressions of text files, by a second ending."""
+
+TEXT = ("json", "csv")
 
 SCRIPT = ".py"
 
 ENDINGS = ".jsonl, .json, .csv (also .gz, .bz2 or .xz of these), .parquet, .arrow"
-
-_BROKEN = (EOFError, zlib.error, lzma.LZMAError)
 
 _FORMAT_REMEDIES = (
     (b"PAR1", "it is a Parquet file: name it .parquet"),
@@ -56,32 +55,13 @@ class DataError(ValueError):
         super().__init__(as_told(message))
 
 
-@dataclass(frozen=True, slots=True)
-class FileKind:
-    """`format`: a value of FORMATS. `compression`: a key of _OPEN, or ""."""
-
-    format: str
-    compression: str = ""
-
-
-def kind_of(path: str) -> FileKind | None:
-    """What the name of a data file says; None if it is no name of one."""
+def format_of(path: str) -> str | None:
+    """A value of FORMATS, by the name of a data file; None if it is no name of one."""
     base, ending = os.path.splitext(path.lower())
     if ending in _OPEN:
         inner = FORMATS.get(os.path.splitext(base)[1])
-        return FileKind(inner, ending) if inner in ("json", "csv") else None
-    return FileKind(FORMATS[ending]) if ending in FORMATS else None
-
-
-def check_is_file(path: str, flag: str) -> None:
-    """Raises DataError for what cannot be read again and again: pipes, devices, links that lead nowhere."""
-    with reading(path, flag):
-        mode = os.stat(path).st_mode
-    if not stat.S_ISREG(mode):
-        raise DataError(
-            f"{flag}: {path} is a pipe or a device, expected a file, which can be read more than once: save the data "
-            f"to a file"
-        )
+        return inner if inner in TEXT else None
+    return FORMATS.get(ending)
 
 
 @contextmanager
@@ -89,29 +69,18 @@ def reading(path: str, flag: str) -> Iterator[None]:
     """Raises DataError for what the system or a decompressor says."""
     try:
         yield
-    except FileNotFoundError as error:
-        missing = f"does not exist (looked for {os.path.abspath(path)})"
-        rule = "is a link to nothing" if os.path.islink(path) else missing
-        raise DataError(f"{flag}: {path} {rule}: give the path of a file with data ({ENDINGS})") from error
-    except gzip.BadGzipFile as error:
-        raise DataError(f"{flag}: {path} is not what its ending says ({error}): rename or repair it") from error
-    except OSError as error:
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        cause = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
         raise DataError(
-            f"{flag}: {path} cannot be read ({error.strerror or error}): check the path and the file's permissions"
-        ) from error
-    except _BROKEN as error:
-        raise DataError(
-            f"{flag}: {path} is broken or cut off ({type(error).__name__}: {error}): copy or pack it again"
+            f"{flag}: {path} cannot be read ({cause}): check its permissions or its link, or copy it again"
         ) from error
 
 
 @contextmanager
 def opened(path: str, flag: str) -> Iterator[BinaryIO]:
     """The bytes of a text file, unpacked. Raises DataError, also for what goes wrong while it is read."""
-    check_is_file(path, flag)
-    kind = kind_of(path)
-    opener = _OPEN.get(kind.compression if kind else "", lambda name: open(name, "rb"))  # noqa: SIM115
-    with reading(path, flag), opener(path) as stream:
+    opener = _OPEN.get(os.path.splitext(path.lower())[1], open)
+    with reading(path, flag), opener(path, "rb") as stream:
         yield stream
 
 
@@ -143,7 +112,7 @@ def check_names(spec: str, flag: str) -> None:
 
 
 def local_files(path: str, flag: str) -> list[str] | None:
-    """The files of a path or pattern; None for what only `datasets` loads: folders, scripts, hub ids, addresses.
+    """The text files of a path or pattern; None for what `datasets` loads: tables, folders, scripts, hub ids, URLs.
 
     Raises DataError for a local path that is not there, an ending that nobody knows, an empty folder, and a pattern
     without a match.
@@ -165,11 +134,15 @@ def local_files(path: str, flag: str) -> list[str] | None:
             return None
     for found in paths:
         _check_format(found, flag)
-    return None if any(os.path.isdir(found) or found.endswith(SCRIPT) for found in paths) else paths
+    return paths if all(format_of(found) in TEXT and not os.path.isdir(found) for found in paths) else None
 
 
 def _check_format(path: str, flag: str) -> None:
-    """An existing path must be of a kind that can be loaded."""
+    """An existing path must be of a kind that can be loaded, again and again."""
+    with reading(path, flag):
+        mode = os.stat(path).st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise DataError(f"{flag}: {path} is a pipe or a device, which can be read once only: save the data to a file")
     if os.path.isdir(path):
         try:
             is_empty = not os.listdir(path)
@@ -178,11 +151,11 @@ def _check_format(path: str, flag: str) -> None:
         if is_empty:
             raise DataError(f"{flag}: {path} is an empty folder, expected a saved data set: give a folder with data")
         _check_one_format(path, flag)
-        if kind_of(path) is not None:
+        if format_of(path) is not None:
             raise DataError(
                 f"{flag}: {path} is a folder, but its name ends like a file and would be read as one: rename it"
             )
-    elif kind_of(path) is None and not path.endswith(SCRIPT):
+    elif format_of(path) is None and not path.endswith(SCRIPT):
         raise DataError(
             f"{flag}: {path} has an ending that is not known, expected one of {ENDINGS}: convert or rename the file"
         )
@@ -191,7 +164,7 @@ def _check_format(path: str, flag: str) -> None:
 def _check_one_format(folder: str, flag: str) -> None:
     """`datasets` would read the files of one format, and leave the others out without a word."""
     names = [name for name in os.listdir(folder) if not name.startswith((".", "_", "dataset_", "state."))]
-    formats = sorted({kind.format for name in names if (kind := kind_of(name)) is not None})
+    formats = sorted({found for name in names if (found := format_of(name))})
     if len(formats) > 1:
         raise DataError(
             f"{flag}: {folder} holds data files of several formats ({', '.join(formats)}), and only those of one "
@@ -200,5 +173,5 @@ def _check_one_format(folder: str, flag: str) -> None:
 
 
 def _looks_local(path: str) -> bool:
-    is_file = kind_of(path) is not None or path.endswith(SCRIPT)
+    is_file = format_of(path) is not None or path.endswith(SCRIPT)
     return path.startswith(("/", "./", "../", "~")) or is_file or path.count("/") > 1

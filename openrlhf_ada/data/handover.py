@@ -7,7 +7,6 @@ read columns whose values have several types.
 
 from __future__ import annotations
 
-import filecmp
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from openrlhf_ada.data.files import DataError
 from openrlhf_ada.data.hub import library_errors
 from openrlhf_ada.data.labels import ReadLabels
 from openrlhf_ada.data.left_out import LeftOut
-from openrlhf_ada.data.rows import top_of
+from openrlhf_ada.data.prepared import write_parquet
 
 Reader = Callable[[Sequence[Example]], ReadLabels]
 """From examples to what is wrong with their labels, by position."""
@@ -40,8 +39,8 @@ class PromptRoom:
 
 @dataclass(frozen=True, slots=True)
 class HandedOver:
-    """`spec`: for OpenRLHF, in place of the given one; `rows`: how many there are. `forgeable`: rows among them with
-    tests that a program could pass without being right."""
+    """`spec`: for OpenRLHF, in place of the given one if it is rewritten; `rows`: how many there are. `forgeable`:
+    rows among them with tests that a program could pass without being right."""
 
     spec: str
     rows: int
@@ -67,7 +66,7 @@ def hand_over(
             for.
 
     Raises:
-        DataError: nothing is left of a data set, or OpenRLHF cannot load what was written.
+        DataError: nothing is left of a data set, or it cannot be written.
     """
     labels = ReadLabels() if read is None else read(examples)
     left_out = _left_out(examples, sets.flag, labels, prompts)
@@ -83,12 +82,9 @@ def hand_over(
             f"data, or change the flags that this names"
         )
     plain = [[example.question for example in kept], [example.label for example in kept]]
-    if not left_out and sets.rewards is None and _is_read_alike(sets, sets.spec, plain):
+    if not left_out and sets.rewards is None and _is_read_alike(sets, plain):
         return HandedOver(sets.spec, len(kept), forgeable=forgeable)
-    columns = _columns(sets, kept)
-    spec = _write(sets, kept, columns, folder)
-    if not _is_read_alike(sets, spec, list(columns.values())):
-        raise DataError(f"{sets.flag}: OpenRLHF reads other rows from {spec} than were written: report this")
+    spec = _write(sets, kept, _columns(sets, kept), folder)
     return HandedOver(spec, len(kept), list(left_out.values()), forgeable, is_rewritten=True)
 
 
@@ -116,16 +112,15 @@ def _leave_out(example: Example, cause: str, kind: str) -> LeftOut:
 # -- is it the same for the host? ---------------------------------------------------------------------------------
 
 
-def _is_read_alike(sets: DataSets, spec: str, expected: Sequence[Sequence[Any]]) -> bool:
+def _is_read_alike(sets: DataSets, expected: Sequence[Sequence[Any]]) -> bool:
     """Does OpenRLHF load exactly these questions and labels, in this order?"""
-    keys = [key for key in (sets.columns.input_key, sets.columns.label_key) if key]
     count = len(expected[0])
     try:
         with library_errors(sets.flag, ""):
-            table = load_part(sets, spec)
-            if any(key not in table.column_names for key in keys) or len(table) < count:
+            table = load_part(sets, sets.spec)
+            if any(key not in table.column_names for key in sets.columns.keys) or len(table) < count:
                 return False
-            values = [table[key][:count] for key in keys]
+            values = [table[key][:count] for key in sets.columns.keys]
     except DataError:
         return False
     return all(
@@ -162,24 +157,14 @@ def _write(sets: DataSets, examples: Sequence[Example], columns: dict[str, list[
             f"{sets.flag}: rows are left out, and {folder} cannot hold the others, since OpenRLHF reads , and @ in a "
             f"path as separators: name another folder (--ada_run_dir)"
         )
-    import datasets
-
     folder.mkdir(parents=True, exist_ok=True)
     paths: list[str] = []
     name = "evaluation" if sets.flag.startswith("--eval") else "prompts"
     with library_errors(f"{sets.flag}: {sets.spec}", "Give all rows the same form."):
         for part in sorted({example.part for example in examples}):
-            rows = [position for position, example in enumerate(examples) if example.part == part]
-            path = folder.absolute() / f"{name}-{part}.parquet"
-            table = {key: [values[position] for position in rows] for key, values in columns.items()}
-            draft = path.with_suffix(".tmp")
-            datasets.Dataset.from_dict(table).to_parquet(str(draft))
-            # `datasets` caches files by their time: a resumed run finds its own again.
-            if path.exists() and filecmp.cmp(draft, path, shallow=False):
-                draft.unlink()
-            else:
-                draft.replace(path)
-            paths.append(str(path))
+            positions = [position for position, example in enumerate(examples) if example.part == part]
+            rows = [{key: values[position] for key, values in columns.items()} for position in positions]
+            paths.append(str(write_parquet(rows, folder.absolute() / f"{name}-{part}.parquet")))
     return ",".join(paths)
 
 
@@ -189,7 +174,7 @@ def _columns(sets: DataSets, examples: Sequence[Example]) -> dict[str, list[Any]
     if sets.columns.label_key is not None:
         columns[sets.columns.label_key] = _labels(examples)
     for key in sets.others:
-        if any(key in example.others for example in examples) and top_of(key, list(columns)) is None:
+        if any(key in example.others for example in examples) and key not in columns:
             columns[key] = [example.others.get(key) for example in examples]
     return columns
 

@@ -4,33 +4,40 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from openrlhf_ada.data.files import DataError, Row
+from openrlhf_ada.data.files import DataError, Row, format_of
 
 HUB_S = 5.0
 """Seconds in which a reachable hub answers."""
 
 
-def library_rows(load: Callable[[], Any], path: str, where: str, remedy: str) -> Iterator[Row]:
+def library_rows(
+    load: Callable[[], Any], path: str, where: str, remedy: str, columns: Sequence[str] = ()
+) -> Iterator[Row]:
     """(place, row) of the table that `load` gives.
 
     Args:
-        path: of the data set: a hub id, an address or a folder.
-        where, remedy: of the message of an error.
+        path: of the data set: a hub id, an address, a table or a folder.
+        where, remedy: of the message of an error; the remedy where it is not here.
+        columns: those that are wanted, dots for nested ones; none: all.
 
     Raises:
         DataError: it cannot be reached or loaded.
     """
-    if not os.path.isdir(path) and "://" not in path and _hub_is_unreachable():
+    if format_of(path) is None and not os.path.isdir(path) and "://" not in path and _hub_is_unreachable():
         # Cached data then load at once, and all else fails at once. Read when the libraries are imported.
         os.environ["HF_HUB_OFFLINE"] = "1"
+    if os.path.lexists(path):
+        remedy = "Copy the data again, or convert them to .jsonl"
     with library_errors(where, remedy):
         table = load()
+        wanted = {name for key in columns for name in (key, key.partition(".")[0])}
+        table = table.select_columns([name for name in table.column_names if name in wanted]) if wanted else table
     yield from ((f"row {number}", row) for number, row in enumerate(table, start=1))
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import filecmp
 import glob
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,14 +15,50 @@ from typing import Any
 import numpy as np
 
 from openrlhf_ada.config import program
-from openrlhf_ada.data.difficulty import Difficulty
+from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.data.files import DataError
 from openrlhf_ada.data.problems import Problem
+from openrlhf_ada.eval.intervals import wilson
 from openrlhf_ada.reward.mixed import label_of
 
 TRAIN_FILE, ALL_FILE, CARD_FILE = "train.parquet", "all.parquet", "README.md"
 DRAWS, POSITIVES = "ada_draws", "ada_positives"
 """Columns that `--ada_known_counts` reads."""
+
+BANDS = {"hard": (0.0, 0.125), "easy": (0.0, 0.313), "all": (0.0, 1.0), "learnable": (1e-9, 1.0 - 1e-9)}
+"""`hard` and `easy`: the published cut-offs, at most 2 and 5 of 16. `learnable`: neither none nor all right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difficulty:
+    """Of one problem: `positives` of `draws` answers were right."""
+
+    problem: Problem
+    draws: int
+    positives: int
+    mean_tokens: float
+    truncated: float
+
+    @property
+    def pass_rate(self) -> float:
+        """Share of right answers."""
+        return self.positives / self.draws
+
+
+def parse_band(text: str) -> tuple[float, float]:
+    """A name of BANDS or `low:high`, both included; raises ConfigError."""
+    if text in BANDS:
+        return BANDS[text]
+    try:
+        low, high = (float(part) for part in text.split(":"))
+    except ValueError:
+        low, high = 1.0, 0.0
+    if not 0.0 <= low <= high <= 1.0:
+        raise ConfigError(
+            "--band", text, f"expected {', '.join(BANDS)}, or two pass rates as low:high", "Try --band 0.1:0.9"
+        )
+    return low, high
+
 
 PRIOR_DRAWS = 2.0
 """Answers that the mean pass rate of all rows counts for in a row's own."""
@@ -30,22 +68,25 @@ def rows_of(
     difficulties: Sequence[Difficulty], inputs: Mapping[str, Any], labels: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
     """Rows of the Parquet files. `inputs`, `labels`: by problem id, of one type each."""
-    return [
-        {
-            "id": d.problem.id,
-            "input": inputs[d.problem.id],
-            "label": labels[d.problem.id],
-            "datasource": d.problem.source,
-            DRAWS: d.draws,
-            POSITIVES: d.positives,
-            "pass_rate": d.pass_rate,
-            "pass_rate_low": d.interval[0],
-            "pass_rate_high": d.interval[1],
-            "mean_tokens": d.mean_tokens,
-            "truncated": d.truncated,
-        }
-        for d in difficulties
-    ]
+    rows: list[dict[str, Any]] = []
+    for d in difficulties:
+        low, high = wilson(d.positives, d.draws)
+        rows.append(
+            {
+                "id": d.problem.id,
+                "input": inputs[d.problem.id],
+                "label": labels[d.problem.id],
+                "datasource": d.problem.source,
+                DRAWS: d.draws,
+                POSITIVES: d.positives,
+                "pass_rate": d.pass_rate,
+                "pass_rate_low": low,
+                "pass_rate_high": high,
+                "mean_tokens": d.mean_tokens,
+                "truncated": d.truncated,
+            }
+        )
+    return rows
 
 
 def uniform_labels(problems: Sequence[Problem]) -> dict[str, Any]:
@@ -68,12 +109,16 @@ def _text(label: Any) -> str:
     return label if isinstance(label, str) else json.dumps(label, ensure_ascii=False, default=str)
 
 
-def write_parquet(rows: Sequence[Mapping[str, Any]], path: Path) -> Path:
+def write_parquet(rows: list[dict[str, Any]], path: Path) -> Path:
+    """Write the rows, unless the file has them: `datasets` caches files by their time."""
     import datasets
 
-    draft = path.with_name(f".{path.name}.tmp")
-    datasets.Dataset.from_list([dict(row) for row in rows]).to_parquet(str(draft))
-    draft.replace(path)
+    draft = path.with_suffix(".tmp")
+    datasets.Dataset.from_list(rows).to_parquet(str(draft))
+    if path.exists() and filecmp.cmp(draft, path, shallow=False):
+        draft.unlink()
+    else:
+        draft.replace(path)
     return path
 
 
@@ -119,57 +164,50 @@ def write_card(
 ) -> Path:
     """A dataset card: what it is, how it was made, how hard it is, how to train on it. `facts`: name -> value."""
     sources = Counter(d.problem.source for d in kept)
-    lines = [
-        "---",
-        f"size_categories: [{_size_category(len(kept))}]",
-        "configs: [{config_name: default, data_files: train.parquet}]",
-        "---",
-        f"# {len(kept)} problems with measured pass rates",
-        "",
-        "Made by `openrlhf-ada prepare-data`. Each problem has the number of answers that were sampled "
-        f"(`{DRAWS}`), how many were right (`{POSITIVES}`), and the pass rate with Wilson's 95 % interval.",
-        "",
-        "| | |",
-        "|---|---|",
-        *(f"| {name} | {value} |" for name, value in facts.items()),
-        *(f"| from {name} | {count:,} problems |" for name, count in sources.most_common()),
-        "",
-        "| pass rate | all problems | kept |",
-        "|---|---|---|",
-        *_table(everything, kept),
-        "",
-        "Pass rates are of the model above, at its temperature and length; another model's are others.",
-        "",
-        "Train on it:",
-        "",
-        "```",
-        flags,
-        "```",
-        "",
-    ]
+    rows = [(name, value) for name, value in facts.items()]
+    rows += [(f"from {name}", f"{count:,} problems") for name, count in sources.most_common()]
+    text = f"""---
+configs: [{{config_name: default, data_files: {TRAIN_FILE}}}]
+---
+# {len(kept)} problems with measured pass rates
+
+Made by `openrlhf-ada prepare-data`. Each problem has the number of answers that were sampled (`{DRAWS}`), how many
+were right (`{POSITIVES}`), and the pass rate with Wilson's 95 % interval. Pass rates are of the model below, at its
+temperature and length; another model's are others.
+
+| | |
+|---|---|
+{_lines(rows)}
+
+| pass rate | all problems | kept |
+|---|---|---|
+{_lines(_spread(everything, kept))}
+
+Train on it:
+
+```
+{flags}
+```
+"""
     path = folder / CARD_FILE
-    path.write_text("\n".join(lines), encoding="utf-8")
+    path.write_text(text, encoding="utf-8")
     return path
 
 
-def _size_category(count: int) -> str:
-    for limit, name in ((1000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M")):
-        if count < limit:
-            return name
-    return "n>1M"
+def _lines(rows: Sequence[Sequence[Any]]) -> str:
+    return "\n".join(f"| {' | '.join(map(str, row))} |" for row in rows)
 
 
 EDGES = (0.0, 0.125, 0.313, 0.5, 0.75, 1.0)
 
 
-def _table(everything: Sequence[Difficulty], kept: Sequence[Difficulty]) -> list[str]:
-    rows = [("0 (never right)", lambda p: p == 0)]
-    rows += [
-        (f"{low:g} to {high:g}", lambda p, low=low, high=high: low < p <= high and p < 1)
-        for low, high in pairwise(EDGES)
-    ]
-    rows.append(("1 (always right)", lambda p: p == 1))
-    return [
-        f"| {name} | {sum(holds(d.pass_rate) for d in everything):,} | {sum(holds(d.pass_rate) for d in kept):,} |"
-        for name, holds in rows
-    ]
+def _spread(everything: Sequence[Difficulty], kept: Sequence[Difficulty]) -> list[tuple[str, int, int]]:
+    """(range of pass rates, problems, how many of them are kept)."""
+    bands = [(-1.0, 0.0, "0 (never right)")]
+    bands += [(low, min(high, 1 - 1e-9), f"{low:g} to {high:g}") for low, high in pairwise(EDGES)]
+    bands.append((1 - 1e-9, 1.0, "1 (always right)"))
+
+    def count(group: Sequence[Difficulty], low: float, high: float) -> int:
+        return sum(low < d.pass_rate <= high for d in group)
+
+    return [(name, count(everything, low, high), count(kept, low, high)) for low, high, name in bands]

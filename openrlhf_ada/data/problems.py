@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import os
@@ -12,22 +13,25 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any
 
+from openrlhf_ada.config.nearest import nearest
 from openrlhf_ada.data.files import DataError, Row
 from openrlhf_ada.data.hub import library_rows
 from openrlhf_ada.data.left_out import LeftOut
-from openrlhf_ada.data.questions import Columns, has_image, question_and_label
+from openrlhf_ada.data.questions import MISSING, Columns, UnfitError, has_image, question_and_label, value_at
 from openrlhf_ada.data.row_rewards import RowRewards, UnknownRewardError
-from openrlhf_ada.data.rows import local_rows
-from openrlhf_ada.data.tasks import PREFIX, task_entries
-from openrlhf_ada.data.values import MISSING, UnfitError, value_at
+from openrlhf_ada.data.rows import text_rows
 from openrlhf_ada.eval.answers import as_text
 from openrlhf_ada.host.rows import load_blended
+from openrlhf_ada.reward.reasoning import import_reasoning_gym, to_label
 
 QUESTION_KEYS = ("problem", "question", "prompt", "input", "Problem", "Question")
 LABEL_KEYS = (
     *("answer", "label", "reward_model.ground_truth", "final_answer", "expected_answer", "ground_truth"),
     *("solution", "Answer", "tests"),
 )
+
+TASK = "reasoning_gym:"
+"""How paths of reasoning-gym's tasks begin."""
 
 IMAGES = "images"
 """The column in which OpenRLHF looks for images by default."""
@@ -96,9 +100,9 @@ def load_problems(
     Raises:
         DataError: it cannot be reached, has no rows or no such columns, or (without `unfit`) a row is unfit.
     """
-    if source.path.startswith(PREFIX):
-        return _task_problems(source, limit, rewards)
-    rows = islice(_rows(source, flag, rewards), limit)
+    if source.path.startswith(TASK):
+        return list(_task_problems(source, limit, rewards))
+    rows = islice(_rows(source, flag), limit)
     first = next(rows, None)
     if first is None:
         raise DataError(f"{flag}: {source.path} holds no rows, expected at least one problem: give a file with data")
@@ -121,12 +125,10 @@ def problem_id(question: Question, label: Any) -> str:
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
-def _rows(source: Source, flag: str, rewards: RowRewards | None) -> Iterator[Row]:
-    is_here = os.path.lexists(source.path)
+def _rows(source: Source, flag: str) -> Iterator[Row]:
+    is_here = os.path.lexists(source.path) or glob.has_magic(source.path)
     path, config = (source.path, "") if is_here else source.path.partition("@")[::2]
-    keys = (source.question_key, source.label_key)
-    optional = [IMAGES, *([rewards.key] if rewards and rewards.key else [])]
-    rows = local_rows(path, flag, [key for key in keys if key] if all(keys) else [], optional)
+    rows = text_rows(path, flag)
     if rows is not None:
         # With a pattern, a line needs the name of its file.
         return ((place if file == path else f"({file}) {place}", row) for file, place, row in rows)
@@ -139,7 +141,7 @@ def _rows(source: Source, flag: str, rewards: RowRewards | None) -> Iterator[Row
         return datasets.load_dataset(path, config or None, split=source.split)
 
     remedy = f"Without a hub, give a local copy: {source.name}=/path/to/file.jsonl (or .parquet)"
-    return library_rows(load, path, f"{flag}: {source.name}: {source.path}", remedy)
+    return library_rows(load, path, f"{flag}: {source.path}", remedy)
 
 
 def _problem(source: Source, place: str, row: Any, columns: Columns, rewards: RowRewards | None) -> Problem:
@@ -175,13 +177,28 @@ def _columns(source: Source, row: Any, flag: str) -> Columns:
     return Columns(keys[0], keys[1], chat=True, needs_label=True, flags="--")
 
 
-def _task_problems(source: Source, limit: int | None, rewards: RowRewards | None) -> list[Problem]:
-    entries = task_entries(source.path, min(limit or source.size, source.size), source.seed)
-    reward = None if rewards is None else "reasoning_gym"
-    return [
-        Problem(problem_id(question, label), question, label, source.name, f"row {number}", reward)
-        for number, (question, label) in enumerate(entries, start=1)
-    ]
+def _task_problems(source: Source, limit: int | None, rewards: RowRewards | None) -> Iterator[Problem]:
+    """Of a task of reasoning-gym. Raises DataError where there is none of that name, or its generator fails."""
+    task, size = source.path.removeprefix(TASK), min(limit or source.size, source.size)
+    gym = import_reasoning_gym()
+    from reasoning_gym.factory import DATASETS
+
+    if task not in DATASETS:
+        near = nearest(task, DATASETS)
+        hint = f"did you mean {TASK}{near}?" if near else f"name one of its {len(DATASETS)} tasks"
+        raise DataError(f"{source.path}: reasoning-gym has no task {task!r}: {hint}")
+    try:
+        entries: Any = gym.create_dataset(task, size=size, seed=source.seed)
+        for number, entry in enumerate(entries, start=1):
+            question, label = entry["question"], to_label(entry)
+            reward = None if rewards is None else "reasoning_gym"
+            yield Problem(problem_id(question, label), question, label, source.name, f"row {number}", reward)
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or ["no message"])[0][:200]
+        raise DataError(
+            f"{source.path}: reasoning-gym cannot make {size} problems with seed {source.seed} "
+            f"({type(error).__name__}: {reason}): try another seed or size, or leave the task out"
+        ) from error
 
 
 _SPACE = re.compile(r"\s+")

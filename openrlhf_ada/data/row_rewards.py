@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from openrlhf_ada.config.flags import ConfigError
-from openrlhf_ada.data.values import MISSING, UnfitError, value_at
+from openrlhf_ada.data.questions import MISSING, UnfitError, value_at
 from openrlhf_ada.reward.mixed import named_label
 from openrlhf_ada.reward.names import why_no_grader
 

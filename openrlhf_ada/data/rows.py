@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import csv
+import json
+import re
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
-from openrlhf_ada.data.files import DataError, Row, check_is_file, kind_of, local_files, opened, reading, to_text
-from openrlhf_ada.data.json_rows import json_rows
+from openrlhf_ada.data.files import DataError, Row, format_of, format_remedy, local_files, opened, to_text
 
 
-def local_rows(
-    path: str, flag: str, columns: Sequence[str] = (), optional: Sequence[str] = ()
-) -> Iterator[tuple[str, str, Any]] | None:
-    """(file, place, row) of every row of a path or pattern; None for what only `datasets` loads.
-
-    Args:
-        columns, optional: of tables, only these columns are read (all, if one of `columns` is missing or none is
-            named). Dots lead into nested ones.
+def text_rows(path: str, flag: str) -> Iterator[tuple[str, str, Any]] | None:
+    """(file, place, row) of every row of a path or pattern of JSON or CSV; None for what `datasets` loads.
 
     Raises:
         DataError: also while reading, for what is broken; the message names flag, file, place, rule and remedy.
@@ -27,23 +23,128 @@ def local_rows(
     files = local_files(path, flag)
     if files is None:
         return None
-    return ((file, place, row) for file in files for place, row in _rows(file, flag, columns, optional))
+    readers = {"json": _json_rows, "csv": _csv_rows}
+    return ((file, place, row) for file in files for place, row in readers[format_of(file) or ""](file, flag))
 
 
-def _rows(path: str, flag: str, columns: Sequence[str], optional: Sequence[str]) -> Iterator[Row]:
-    kind = kind_of(path)
-    match kind and kind.format:
-        case "json":
-            yield from json_rows(path, flag)
-        case "csv":
-            yield from _csv_rows(path, flag)
-        case "parquet":
-            yield from _parquet_rows(path, flag, columns, optional)
-        case _:
-            yield from _arrow_rows(path, flag, columns, optional)
+# -- JSON: numbers keep all their digits, and no key may come twice ---------------------------------------------------
+
+_SPACE = re.compile(r"[ \t\r\n]*")
 
 
-# -- CSV ----------------------------------------------------------------------------------------------------------
+@dataclass
+class _MistakeError(ValueError):
+    """`line`: in the text that was read, from 0."""
+
+    cause: str
+    line: int = 0
+
+
+def _number(text: str) -> float | Decimal:
+    """A float where it has the very value of the text; else a Decimal, which keeps it."""
+    value = float(text)
+    return value if Decimal(repr(value)) == Decimal(text) else Decimal(text)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {max(names, key=names.count)!r} comes twice in an object")
+    return row
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_float=_number)
+
+
+def _json_rows(path: str, flag: str) -> Iterator[Row]:
+    """One per line; if line 1 is no whole row, the elements of an array, or objects spread over lines."""
+    with opened(path, flag) as stream:
+        is_first = True
+        for number, line in enumerate(stream, start=1):
+            text = to_text(line, path, flag, number)
+            if not text.strip():
+                continue
+            row, broken = None, None
+            try:
+                row = _only(text)
+            except _MistakeError as mistake:
+                broken = _MistakeError(mistake.cause)
+            if is_first and (broken or isinstance(row, list)) and not format_remedy(line):
+                yield from _whole(text + to_text(stream.read(), path, flag, number + 1), number, broken, path, flag)
+                return
+            if broken:
+                raise _not_json(path, flag, number, broken, format_remedy(line) if is_first else "") from broken
+            is_first = False
+            yield f"line {number}", row
+
+
+def _whole(text: str, first: int, broken: _MistakeError | None, path: str, flag: str) -> Iterator[Row]:
+    """`first`: the line where the text begins. `broken`: what is wrong with that line by itself."""
+    line, counted = first, 0
+    try:
+        for number, (position, row) in enumerate(_elements(text), start=1):
+            line, counted = line + text.count("\n", counted, position), position
+            yield f"line {line} (row {number})", row
+    except _MistakeError as mistake:
+        # In a file of lines, the mistake is where the line breaks off and not where the next line begins.
+        found = broken if broken and ".jsonl" in path.lower() else mistake
+        raise _not_json(path, flag, first + found.line, found, "") from mistake
+
+
+def _elements(text: str) -> Iterator[tuple[int, Any]]:
+    """(where it begins, value) of all values that follow each other, and of those in arrays."""
+    position = _skip_space(text, 0)
+    while position < len(text):
+        in_array = text.startswith("[", position)
+        position = _skip_space(text, position + in_array)
+        more = not (in_array and text.startswith("]", position))
+        while more:
+            value, end = _decoded(text, position)
+            yield position, value
+            position = _skip_space(text, end)
+            more = in_array and text.startswith(",", position)
+            position = _skip_space(text, position + more)
+        if in_array and not text.startswith("]", position):
+            raise _mistake(json.JSONDecodeError("Expecting ',' delimiter", text, position))
+        position = _skip_space(text, position + in_array)
+
+
+def _only(text: str) -> Any:
+    """The one value of a line."""
+    value, end = _decoded(text, _skip_space(text, 0))
+    if _skip_space(text, end) < len(text):
+        raise _mistake(json.JSONDecodeError("Extra data", text, end))
+    return value
+
+
+def _decoded(text: str, position: int) -> tuple[Any, int]:
+    """(the value that begins there, where it ends); raises _MistakeError."""
+    try:
+        return _DECODER.raw_decode(text, position)
+    except json.JSONDecodeError as error:
+        raise _mistake(error) from error
+    except RecursionError as error:
+        raise _MistakeError("it is nested too deeply", text.count("\n", 0, position)) from error
+    except (ValueError, ArithmeticError) as error:  # a key twice, or a number of more digits than Python reads
+        raise _MistakeError(str(error).split(";")[0], text.count("\n", 0, position)) from error
+
+
+def _mistake(error: json.JSONDecodeError) -> _MistakeError:
+    cause = "a byte order mark is in its way" if error.doc.startswith("\ufeff", error.pos) else error.msg
+    return _MistakeError(f"{cause}, column {error.colno}", error.lineno - 1)
+
+
+def _skip_space(text: str, position: int) -> int:
+    match = _SPACE.match(text, position)
+    return match.end() if match else position
+
+
+def _not_json(path: str, flag: str, line: int, mistake: _MistakeError, remedy: str) -> DataError:
+    return DataError(
+        f"{flag}: {path} line {line} is not valid JSON ({mistake.cause}), expected one object per line or an array of "
+        f"objects: {remedy or 'correct the line'}"
+    )
 
 
 def _csv_rows(path: str, flag: str) -> Iterator[Row]:
@@ -60,7 +161,10 @@ def _csv_rows(path: str, flag: str) -> Iterator[Row]:
                 if not record:
                     continue
                 if not names:
-                    names = _distinct(record, path, flag)
+                    names = record
+                    twice = next((name for name in names if names.count(name) > 1), None)
+                    if twice is not None:
+                        raise DataError(f"{flag}: {path} has the column {twice!r} twice: rename one of them")
                     continue
                 if len(record) != len(names):
                     raise DataError(
@@ -72,76 +176,3 @@ def _csv_rows(path: str, flag: str) -> Iterator[Row]:
             raise DataError(
                 f"{flag}: {path} line {line} is not valid CSV ({error}): correct the quotes of the line"
             ) from error
-
-
-# -- tables -------------------------------------------------------------------------------------------------------
-
-
-def _parquet_rows(path: str, flag: str, columns: Sequence[str], optional: Sequence[str]) -> Iterator[Row]:
-    import pyarrow.parquet
-
-    with _table(path, flag, "Parquet"), pyarrow.parquet.ParquetFile(path) as file:
-        wanted = _wanted(_distinct(file.schema_arrow.names, path, flag), columns, optional)
-        yield from _numbered(file.iter_batches(columns=wanted))
-
-
-def _arrow_rows(path: str, flag: str, columns: Sequence[str], optional: Sequence[str]) -> Iterator[Row]:
-    import pyarrow
-
-    with _table(path, flag, "Arrow"), pyarrow.memory_map(path) as source:
-        try:
-            reader = pyarrow.ipc.open_file(source)
-            batches = (reader.get_batch(number) for number in range(reader.num_record_batches))
-        except pyarrow.ArrowInvalid:
-            # `datasets` writes streams under this name.
-            source.seek(0)
-            reader = batches = pyarrow.ipc.open_stream(source)
-        wanted = _wanted(_distinct(reader.schema.names, path, flag), columns, optional)
-        yield from _numbered(batch.select(wanted) if wanted is not None else batch for batch in batches)
-
-
-@contextmanager
-def _table(path: str, flag: str, name: str) -> Iterator[None]:
-    import pyarrow
-
-    check_is_file(path, flag)
-    try:
-        with reading(path, flag):
-            yield
-    except DataError:
-        raise
-    except (pyarrow.ArrowException, ValueError, OverflowError, TypeError, KeyError) as error:
-        reason = (str(error).strip().splitlines() or ["no message"])[0][:200]
-        raise DataError(
-            f"{flag}: {path} cannot be read as {name} ({type(error).__name__}: {reason}): copy the file again, or "
-            f"convert it to .jsonl"
-        ) from error
-
-
-def _distinct(names: list[str], path: str, flag: str) -> list[str]:
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise DataError(f"{flag}: {path} has the column {twice!r} twice: rename one of them")
-    return names
-
-
-def _wanted(names: list[str], columns: Sequence[str], optional: Sequence[str]) -> list[str] | None:
-    """The columns to read; None: all."""
-    needed = [top_of(key, names) for key in columns]
-    if not columns or None in needed:
-        return None
-    found = [top_of(key, names) for key in (*columns, *optional)]
-    return list(dict.fromkeys(name for name in found if name is not None))
-
-
-def top_of(key: str, names: Sequence[str]) -> str | None:
-    """The column that holds a key with dots: of that very name, or of its first part."""
-    return next((name for name in (key, key.partition(".")[0]) if name in names), None)
-
-
-def _numbered(batches: Any) -> Iterator[Row]:
-    number = 0
-    for batch in batches:
-        for row in batch.to_pylist():
-            number += 1
-            yield f"row {number}", row

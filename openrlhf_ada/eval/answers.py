@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -148,43 +149,33 @@ def _line(row: AnswerRow) -> bytes:
 
 def answered(
     rows: Iterable[AnswerRow],
-    right_above: Mapping[str, float],
+    problems: Iterable[str],
+    right_above: float,
     same: Callable[[str], str] | None = None,
 ) -> tuple[list[Answered], int]:
-    """The answers by problem, in the order of `right_above`, and the number of answers without a score, which are left
-    out.
+    """The answers by problem, in the order of `problems` (ids), and the number of answers without a score, which are
+    left out.
 
     Args:
-        right_above: by problem id: an answer is right if its score is greater.
+        right_above: an answer is right if its score is greater.
         same: extracted answer -> its name; answers of the same name are the same. None: answers are not compared.
     """
-    by_problem: dict[str, list[AnswerRow]] = {problem: [] for problem in right_above}
-    without = 0
-    for row in rows:
-        if row.problem not in by_problem:
-            continue
-        if row.score is None:
-            without += 1
-        else:
-            by_problem[row.problem].append(row)
+    groups: dict[str, list[AnswerRow]] = {problem: [] for problem in problems}
+    rows = [row for row in rows if row.problem in groups]
+    for row in sorted(rows, key=lambda row: row.index):
+        if row.score is not None:
+            groups[row.problem].append(row)
     found = [
-        _describe(problem, sorted(group, key=lambda row: row.index), right_above[problem], same)
-        for problem, group in by_problem.items()
+        Answered(
+            problem,
+            [row.score or 0.0 for row in group],
+            [(row.score or 0.0) > right_above for row in group],
+            None if same is None else [same(row.answer or "") for row in group],
+            [math.nan if row.tokens is None else row.tokens for row in group],
+            [row.truncated for row in group],
+            [math.nan if row.surprise is None else row.surprise for row in group],
+        )
+        for problem, group in groups.items()
         if group
     ]
-    return found, without
-
-
-def _describe(
-    problem: str, rows: Sequence[AnswerRow], right_above: float, same: Callable[[str], str] | None
-) -> Answered:
-    scores = [row.score for row in rows if row.score is not None]
-    return Answered(
-        problem,
-        scores,
-        [score > right_above for score in scores],
-        None if same is None else [same(row.answer or "") for row in rows],
-        [float("nan") if row.tokens is None else row.tokens for row in rows],
-        [row.truncated for row in rows],
-        [float("nan") if row.surprise is None else row.surprise for row in rows],
-    )
+    return found, sum(row.score is None for row in rows)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from openrlhf_ada.eval.accuracy import accuracy_with_interval
 from openrlhf_ada.eval.measures import Answered, per_problem
+from openrlhf_ada.reporting.quantiles import half_width
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,37 +56,33 @@ class HeldOut:
 
 
 def evaluation_metrics(held_out: HeldOut, positive_above: float) -> dict[str, float | int | None]:
-    """The `eval/...` part of an evaluation row (docs/metrics.md).
+    """The `eval/...` part of an evaluation row (docs/metrics.md), of one that is measurable.
 
-    An answer is right if it scores more than `positive_above`. `eval/score` is the mean score. pass@n and all_equal@n
-    are over the prompts all of whose n answers have a score.
-
-    Raises:
-        ValueError: a score outside [0, 1], or no answer with a score.
+    An answer is right if it scores more than `positive_above`. Answers to one prompt share its difficulty, so
+    `eval/ci95`, half of the 95 % interval, is of prompt means; None for one prompt. `eval/score` is the mean score.
+    pass@n and all_equal@n are over the prompts all of whose n answers have a score.
     """
-    prompts = [prompt for group in held_out.by_source.values() for prompt in group]
-    right = held_out.above(positive_above).scores()
-    overall = accuracy_with_interval([scores for group in right.values() for scores in group])
-    return {
-        "eval/accuracy": overall.mean,
-        "eval/ci95": overall.ci95,
-        "eval/score": accuracy_with_interval([prompt.scores for prompt in prompts]).mean,
-        "eval/num_prompts": overall.num_prompts,
-        "eval/num_samples": overall.num_samples,
-        "eval/no_score": held_out.no_score,
-        **_measured(prompts, held_out.per_prompt, positive_above),
-        **{f"eval/accuracy/{name}": accuracy_with_interval(group).mean for name, group in right.items()},
+    n = held_out.per_prompt
+    by_source = {
+        source: [_answered(prompt, positive_above) for prompt in group] for source, group in held_out.by_source.items()
     }
-
-
-def _measured(prompts: Sequence[PromptAnswers], n: int, positive_above: float) -> dict[str, float]:
-    answered = [_answered(prompt, positive_above) for prompt in prompts]
+    answered = [prompt for group in by_source.values() for prompt in group]
     complete = any(a.n == n for a in answered)
     values = per_problem(answered, n, [n] if complete and n > 1 else [])
-    named = {"tokens": "eval/tokens", "truncated": "eval/truncated"} | {
-        f"{name}@{n}": f"eval/{name}@{n}" for name in ("pass", "all_equal")
+    right = values.pop(f"avg@{n}")
+    logged = ("score", "tokens", "truncated", f"pass@{n}", f"all_equal@{n}")
+    return {
+        "eval/accuracy": math.fsum(right) / len(right),
+        "eval/ci95": half_width(right.tolist()),
+        "eval/num_prompts": len(answered),
+        "eval/num_samples": sum(a.n for a in answered),
+        "eval/no_score": held_out.no_score,
+        **{f"eval/{name}": float(np.nanmean(values[name])) for name in logged if name in values},
+        **{
+            f"eval/accuracy/{source}": math.fsum(sum(a.right) / a.n for a in group) / len(group)
+            for source, group in by_source.items()
+        },
     }
-    return {named[name]: float(np.nanmean(value)) for name, value in values.items() if name in named}
 
 
 def _answered(prompt: PromptAnswers, positive_above: float) -> Answered:

@@ -21,20 +21,22 @@ Floats = NDArray[np.float64]
 STEPS = 32
 """Halvings of a range of at most 1: down to 1e-9."""
 
-RESAMPLES = 2000
 FLIPS = 20_000
 MOST_CELLS = 1 << 28
 """Problems times possible sums up to which the test is exact; else it takes FLIPS random flips."""
 
 
-def score_interval(values: Floats, low: float = 0.0, high: float = 1.0) -> tuple[float, float]:
-    """95 % score interval of the mean of P values in [low, high], each of another problem.
+def wilson(positives: float, draws: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share, which stays in [0, 1] and is not empty at 0 and 1."""
+    z2, p = NORMAL_975**2, positives / draws
+    centre = (p + z2 / (2 * draws)) / (1 + z2 / draws)
+    half = NORMAL_975 * math.sqrt(p * (1 - p) / draws + z2 / (4 * draws**2)) / (1 + z2 / draws)
+    # At 0 and 1, rounding would put a bound slightly outside [0, 1].
+    return max(0.0, centre - half), min(1.0, centre + half)
 
-    Raises:
-        ValueError: no values, or one outside [low, high].
-    """
-    if not len(values) or values.min() < low or values.max() > high:
-        raise ValueError(f"expected values in [{low:g}, {high:g}], and at least one")
+
+def score_interval(values: Floats, low: float = 0.0, high: float = 1.0) -> tuple[float, float]:
+    """95 % score interval of the mean of P >= 1 values in [low, high], each of another problem."""
     shares, counts = np.unique((values - low) / (high - low), return_counts=True)
     lower = 1.0 - _upper(1.0 - shares[::-1], counts[::-1])
     return low + (high - low) * lower, low + (high - low) * _upper(shares, counts)
@@ -68,24 +70,6 @@ def _likeliest_variance(shares: Floats, weights: Floats, mean: float) -> float:
     likeliest = weights / np.maximum(1.0 - few * gaps, 1e-300)
     rest = max(0.0, 1.0 - likeliest.sum())
     return float(likeliest @ gaps**2 + rest * (1.0 - mean) ** 2)
-
-
-def wilson(positives: float, draws: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share, which stays in [0, 1] and is not empty at 0 and 1."""
-    if not 0 <= positives <= draws or draws < 1:
-        raise ValueError(f"{positives} of {draws} is no share")
-    z2, p = NORMAL_975**2, positives / draws
-    centre = (p + z2 / (2 * draws)) / (1 + z2 / draws)
-    half = NORMAL_975 * math.sqrt(p * (1 - p) / draws + z2 / (4 * draws**2)) / (1 + z2 / draws)
-    # At 0 and 1, rounding would put a bound slightly outside [0, 1].
-    return (0.0 if positives == 0 else centre - half), (1.0 if positives == draws else centre + half)
-
-
-def bootstrap_interval(values: Floats, seed: int = 0) -> tuple[float, float]:
-    """95 % percentile bootstrap of the mean, for values without bounds, such as lengths. Seeded."""
-    picks = np.random.default_rng(seed).integers(0, len(values), size=(RESAMPLES, len(values)))
-    low, high = np.percentile(values[picks].mean(axis=1), [2.5, 97.5])
-    return float(low), float(high)
 
 
 def exchange_p_value(differences: Floats, seed: int = 0) -> float:

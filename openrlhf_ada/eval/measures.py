@@ -1,4 +1,4 @@
-"""Figures of a model from n answers per problem: avg@n, pass@k, maj@k, all-equal groups, lengths; with intervals.
+"""Figures of a model from n answers per problem: avg@n, maj@n, pass@k, all-equal groups, lengths; with intervals.
 
 A problem is the unit: its answers share its difficulty. Every figure is a mean over problems of a value per problem,
 so figures of the same problems can be compared in pairs. `intervals` has the intervals.
@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
-from openrlhf_ada.eval.accuracy import pass_at_k
-from openrlhf_ada.eval.intervals import Floats, bootstrap_interval, exchange_p_value, score_interval
+from openrlhf_ada.eval.intervals import Floats, exchange_p_value, score_interval
+from openrlhf_ada.reporting.quantiles import half_width
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,32 +63,31 @@ def per_problem(answered: Sequence[Answered], n: int, ks: Sequence[int]) -> dict
     """Values by measure, each of shape (P,): NaN where a problem has too few answers for it.
 
     Measures: "avg@n" (share of right answers among those of the n that have a score), "score" (their mean score),
-    "pass@k", "maj@k" and "all_equal@k" for each k, "tokens", "truncated", "surprise".
-
-    Raises:
-        ValueError: no problems, or a k above n.
+    "maj@n" where answers are compared, "pass@k" and "all_equal@k" for each k <= n, "tokens", "truncated", "surprise".
     """
-    if not answered:
-        raise ValueError("there are no answers with a score, so there is nothing to measure")
-    too_large = [k for k in ks if k > n]
-    if too_large:
-        raise ValueError(f"pass@{too_large[0]} needs {too_large[0]} answers per problem, there are {n} (R14)")
     values: dict[str, Floats] = {f"avg@{n}": _values(answered, lambda a: sum(a.right) / a.n)}
     values["score"] = _values(answered, lambda a: float(np.mean(a.scores)))
     for k in ks:
         values[f"pass@{k}"] = _values(answered, lambda a, k=k: pass_at_k(a.n, sum(a.right), k), least=k)
         values[f"all_equal@{k}"] = _values(answered, lambda a, k=k: all_equal_at_k(a.n, sum(a.right), k), least=k)
-        if all(problem.groups is not None for problem in answered):
-            values[f"maj@{k}"] = _values(answered, lambda a, k=k: maj_at_k(a.right, a.groups or (), k), least=k)
+    if all(problem.groups is not None for problem in answered):
+        values[f"maj@{n}"] = _values(answered, lambda a: majority(a.right, a.groups or ()), least=n)
     values["tokens"] = _values(answered, lambda a: float(np.mean(a.tokens)))
     values["truncated"] = _values(answered, lambda a: float(np.mean(a.truncated)))
     values["surprise"] = _values(answered, lambda a: float(np.mean(a.surprise)))
     return values
 
 
-def _values(answered: Sequence[Answered], value: object, least: int = 1) -> Floats:
-    assert callable(value)
+def _values(answered: Sequence[Answered], value: Callable[[Answered], float], least: int = 1) -> Floats:
     return np.array([value(problem) if problem.n >= least else np.nan for problem in answered], dtype=np.float64)
+
+
+def pass_at_k(n: int, c: int, k: int) -> float:
+    """Unbiased estimate of P(at least one of k answers is right) from n answers of which c are right, k <= n.
+
+    1 - C(n - c, k) / C(n, k), as in Chen et al. 2021 (arXiv 2107.03374).
+    """
+    return 1.0 - math.comb(n - c, k) / math.comb(n, k)
 
 
 def all_equal_at_k(n: int, c: int, k: int) -> float:
@@ -100,68 +98,25 @@ def all_equal_at_k(n: int, c: int, k: int) -> float:
     return (math.comb(c, k) + math.comb(n - c, k)) / math.comb(n, k)
 
 
-def maj_at_k(right: Sequence[bool], groups: Sequence[str], k: int) -> float:
-    """Chance that the most frequent answer among k of the n is right; ties are broken evenly. Exact over all subsets.
-
-    A response without an answer (group "") has no vote; k responses without one are wrong. Answers of one name are
-    usually all right or all wrong. If not, the name counts with its share of right answers.
-    """
-    sizes = Counter(groups)
-    silent = sizes.pop("", 0)
-    right_ones = Counter(group for r, group in zip(right, groups, strict=True) if r)
-    names = [(size, right_ones[name] / size) for name, size in sizes.items()]
-    fewest = math.ceil((k - silent) / max(len(names), 1))
-    winning = range(max(fewest, 1), min(k, max(sizes.values(), default=0)) + 1)
-    n = len(groups)
-    chance = sum(_won_with(most, names, silent, k, k / n) for most in winning) / _binomial(n, k, k / n)
-    # Rounding would put it slightly above.
-    return min(chance, 1.0)
-
-
-def _won_with(most: int, names: Sequence[tuple[int, float]], silent: int, k: int, share: float) -> float:
-    """Chance that k responses are chosen and the most frequent of their answers has `most` votes, times the share of
-    right ones among the most frequent, if each response is chosen with chance `share`.
-
-    So numbers stay below 1, where numbers of subsets would exceed what a float can hold. `names`: (answers, share of
-    right ones). The table has, by (responses chosen, names with `most` votes), the chance, and the chance times the
-    sum of the winners' shares.
-    """
-    table = np.zeros((2, k + 1, k // most + 2))
-    table[0, : silent + 1, 0] = [_binomial(silent, chosen, share) for chosen in range(min(silent, k) + 1)]
-    for size, right in names:
-        more = np.zeros_like(table)
-        for votes in range(min(size, most, k) + 1):
-            chosen = _binomial(size, votes, share) * table[:, : k + 1 - votes]
-            if votes < most:
-                more[:, votes:] += chosen
-            else:
-                more[:, votes:, 1:] += chosen[:, :, :-1]
-                more[1, votes:, 1:] += right * chosen[0, :, :-1]
-        table = more
-    return float(table[1, k, 1:] @ (1 / np.arange(1, table.shape[2])))
-
-
-@lru_cache(maxsize=1 << 16)
-def _binomial(size: int, chosen: int, share: float) -> float:
-    if share == 1.0:
-        return float(chosen == size)
-    ways = math.lgamma(size + 1) - math.lgamma(chosen + 1) - math.lgamma(size - chosen + 1)
-    return math.exp(ways + chosen * math.log(share) + (size - chosen) * math.log1p(-share))
+def majority(right: Sequence[bool], groups: Sequence[str]) -> float:
+    """1 if the most frequent answer is right, else 0. Ties are split evenly, and so is an answer that is right in some
+    responses only; a response without an answer (group "") has no vote."""
+    votes = Counter(group for group in groups if group)
+    most = max(votes.values(), default=0)
+    winners = [r for r, group in zip(right, groups, strict=True) if votes[group] == most and group]
+    return sum(winners) / len(winners) if winners else 0.0
 
 
 def estimate(values: Floats, *, share: bool = False) -> Estimate:
-    """Mean over problems (NaN: left out) and its 95 % interval.
+    """Mean over problems (NaN: left out; one at least is known) and its 95 % interval.
 
-    `share`: values lie in [0, 1], and the interval is the score interval. Else it is a bootstrap over problems.
-
-    Raises:
-        ValueError: no problem has the value.
+    `share`: values lie in [0, 1], and the interval is the score interval. Else it is Student's t.
     """
     known = values[~np.isnan(values)]
-    if not len(known):
-        raise ValueError("no problem has this value")
-    low, high = score_interval(known) if share else bootstrap_interval(known)
-    return Estimate(float(known.mean()), low, high, len(known))
+    mean = float(known.mean())
+    half = half_width(known.tolist()) or 0.0
+    low, high = score_interval(known) if share else (mean - half, mean + half)
+    return Estimate(mean, low, high, len(known))
 
 
 def difference(values: Floats, reference: Floats) -> Difference:

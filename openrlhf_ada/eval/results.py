@@ -1,10 +1,11 @@
-"""Results of one or several models on several benchmarks, as tables and as JSON."""
+"""Results of one or several models on several benchmarks, as tables, as JSON and as a page."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,36 +20,39 @@ from openrlhf_ada.eval.measures import (
     per_problem,
     pooled,
 )
+from openrlhf_ada.reporting.charts import COLORS, Chart, Section, Series, with_data
+from openrlhf_ada.reporting.page import escaped, html_table, write_page
 
 AVERAGE = "average"
 """All benchmarks together, weighted by their numbers of problems, as in the published tables."""
 
 NO_SHARES = ("tokens", "surprise")
 
-INTERVALS = "95 % over problems: score interval; tokens and surprise: percentile bootstrap (docs/evaluation.md)"
+INTERVALS = "95 % over problems: score interval; tokens and surprise: Student's t (docs/evaluation.md)"
 
 
 @dataclass
 class ModelResults:
     """`values`: by benchmark and measure, per problem (see `measures.per_problem`); `problems`: their ids, in order;
-    `no_score`: answers without one, by benchmark, which are in no figure; `partial`: answers with partial credit, more
-    than the worst and not right."""
+    `no_score`: answers without one, by benchmark, which are in no figure."""
 
     model: str
     values: dict[str, dict[str, Floats]] = field(default_factory=dict)
     problems: dict[str, list[str]] = field(default_factory=dict)
     no_score: dict[str, int] = field(default_factory=dict)
-    partial: dict[str, int] = field(default_factory=dict)
     _estimates: dict[str, dict[str, Estimate]] = field(default_factory=dict)
 
     def add(self, benchmark: str, answered: Sequence[Answered], n: int, ks: Sequence[int], no_score: int) -> None:
         self.values[benchmark] = per_problem(answered, n, ks)
         self.problems[benchmark] = [problem.problem for problem in answered]
         self.no_score[benchmark] = no_score
-        pairs = [pair for problem in answered for pair in zip(problem.scores, problem.right, strict=True)]
-        worst = min(0.0, *(score for score, _ in pairs))
-        self.partial[benchmark] = sum(score > worst and not right for score, right in pairs)
         self._estimates.clear()
+
+    def accuracies(self, benchmark: str) -> dict[str, float]:
+        """avg@n by problem."""
+        table = self.values[benchmark]
+        name = next(name for name in table if name.startswith("avg@"))
+        return dict(zip(self.problems[benchmark], table[name], strict=True))
 
     def tables(self) -> dict[str, dict[str, Floats]]:
         """By benchmark; with more than one also their average."""
@@ -85,25 +89,14 @@ def differences(first: ModelResults, other: ModelResults) -> dict[str, Differenc
     found: dict[str, Difference] = {}
     pairs: list[tuple[Floats, Floats]] = []
     for benchmark in first.values:
-        name = avg_name(first.values[benchmark])
-        ours = dict(zip(first.problems[benchmark], first.values[benchmark][name], strict=True))
-        theirs = dict(
-            zip(other.problems[benchmark], other.values[benchmark][avg_name(other.values[benchmark])], strict=True)
-        )
+        ours, theirs = first.accuracies(benchmark), other.accuracies(benchmark)
         shared = [problem for problem in ours if problem in theirs]
         if shared:
-            a, b = (np.array([table[problem] for problem in shared]) for table in (ours, theirs))
-            found[benchmark] = difference(b, a)
-            pairs.append((a, b))
+            pairs.append((np.array([theirs[p] for p in shared]), np.array([ours[p] for p in shared])))
+            found[benchmark] = difference(*pairs[-1])
     if len(pairs) > 1:
-        together = [np.concatenate(side) for side in zip(*pairs, strict=True)]
-        found[AVERAGE] = difference(together[1], together[0])
+        found[AVERAGE] = difference(*(np.concatenate(side) for side in zip(*pairs, strict=True)))
     return found
-
-
-def avg_name(table: Mapping[str, Any]) -> str:
-    """ "avg@n" with the table's own n."""
-    return next(name for name in table if name.startswith("avg@"))
 
 
 def as_json(results: Sequence[ModelResults], settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -114,7 +107,7 @@ def as_json(results: Sequence[ModelResults], settings: Mapping[str, Any]) -> dic
             benchmark: {name: asdict(value) for name, value in table.items()}
             for benchmark, table in result.estimates().items()
         }
-        model = {"model": result.model, "figures": figures, "no_score": result.no_score, "partial": result.partial}
+        model = {"model": result.model, "figures": figures, "no_score": result.no_score}
         if result is not results[0]:
             model["minus_first"] = {name: asdict(v) for name, v in differences(results[0], result).items()}
         models.append(model)
@@ -122,20 +115,14 @@ def as_json(results: Sequence[ModelResults], settings: Mapping[str, Any]) -> dic
 
 
 def accuracy_rows(results: Sequence[ModelResults], n: int, k: int) -> list[list[str]]:
-    """Header and rows of the main table: of each benchmark and model accuracy, pass@k, maj@k and the mean score, with
+    """Header and rows of the main table: of each benchmark and model accuracy, maj@n, pass@k and the mean score, with
     intervals."""
-    more = [f"pass@{k}", f"maj@{k}"] if k > 1 else []
+    more = [f"pass@{k}", f"maj@{n}"] if k > 1 else []
     return [
         ["benchmark", "model", "problems", f"avg@{n}", *more, "mean score"],
         *(
-            [
-                benchmark,
-                result.model,
-                str(table[avg_name(table)].num_problems),
-                format_estimate(table[avg_name(table)]),
-                *(format_estimate(table.get(name)) for name in more),
-                format_estimate(table["score"]),
-            ]
+            [benchmark, result.model, str(table[f"avg@{n}"].num_problems)]
+            + [format_estimate(table.get(name)) for name in (f"avg@{n}", *more, "score")]
             for benchmark, result, table in _each(results)
         ),
     ]
@@ -143,9 +130,8 @@ def accuracy_rows(results: Sequence[ModelResults], n: int, k: int) -> list[list[
 
 def detail_rows(results: Sequence[ModelResults], group: int) -> list[list[str]]:
     """Header and rows of the second table. `group`: size of all-equal groups."""
-    header = ["benchmark", "model", f"equal@{group}", "tokens", "cut off", "entropy", "partial credit", "no score"]
     return [
-        header,
+        ["benchmark", "model", f"equal@{group}", "tokens", "cut off", "entropy", "no score"],
         *(
             [
                 benchmark,
@@ -154,7 +140,7 @@ def detail_rows(results: Sequence[ModelResults], group: int) -> list[list[str]]:
                 f"{table['tokens'].mean:.0f}" if "tokens" in table else "-",
                 format_share(table["truncated"]),
                 f"{table['surprise'].mean:.2f}" if "surprise" in table else "-",
-                *(str(_count(counts, benchmark)) for counts in (result.partial, result.no_score)),
+                str(sum(result.no_score.values()) if benchmark == AVERAGE else result.no_score[benchmark]),
             ]
             for benchmark, result, table in _each(results)
         ),
@@ -165,10 +151,6 @@ def _each(results: Sequence[ModelResults]) -> list[tuple[str, ModelResults, dict
     return [
         (benchmark, result, result.estimates()[benchmark]) for benchmark in results[0].tables() for result in results
     ]
-
-
-def _count(counts: Mapping[str, int], benchmark: str) -> int:
-    return sum(counts.values()) if benchmark == AVERAGE else counts[benchmark]
 
 
 def format_estimate(value: Estimate | None) -> str:
@@ -188,3 +170,52 @@ def difference_lines(results: Sequence[ModelResults]) -> list[str]:
         for result in results[1:]
         for benchmark, value in differences(results[0], result).items()
     ]
+
+
+def write_results(
+    results: Sequence[ModelResults], title: str, tables: Sequence[list[list[str]]], lines: Sequence[str], out: Path
+) -> Path:
+    """Write the page: `tables`, each a header and rows; `lines`; and curves of every benchmark. Returns `out`."""
+    head = "".join(html_table(*_escaped(table), left=2) for table in tables)
+    return write_page(
+        out,
+        title="Evaluation",
+        subtitle=f"{', '.join(result.model for result in results)}: {title}",
+        head=head + "".join(f'<p class="note">{escaped(line)}</p>' for line in lines),
+        sections=with_data([Section(benchmark, _charts(results, benchmark)) for benchmark in results[0].tables()]),
+        source="docs/evaluation.md explains the figures.",
+    )
+
+
+def _escaped(table: list[list[str]]) -> tuple[list[str], list[list[str]]]:
+    header, *rows = [[escaped(cell) for cell in row] for row in table]
+    return header, rows
+
+
+def _charts(results: Sequence[ModelResults], benchmark: str) -> list[Chart]:
+    return [
+        _chart(results, benchmark, "pass@", "Solved by at least one of k answers", "share of problems", least=1),
+        # A group of one has no spread by itself.
+        _chart(results, benchmark, "all_equal@", "Groups of k that are all right or all wrong", "share", least=2),
+    ]
+
+
+def _chart(
+    results: Sequence[ModelResults], benchmark: str, measure: str, title: str, y_label: str, *, least: int
+) -> Chart:
+    """Curves over k with 95 % bands; k is on the axis in steps, whatever lies between."""
+    tables = [result.estimates()[benchmark] for result in results]
+    ks = sorted({k for table in tables for name in table if name.startswith(measure) and (k := _k(name)) >= least})
+    series = []
+    for place, (result, table) in enumerate(zip(results, tables, strict=True)):
+        known = [(i, table[f"{measure}{k}"]) for i, k in enumerate(ks) if f"{measure}{k}" in table]
+        values = [value for _, value in known]
+        means, lows, highs = ([getattr(v, name) for v in values] for name in ("mean", "low", "high"))
+        x, color = {"x": [i for i, _ in known]}, COLORS[place % len(COLORS)]
+        series.append(Series(result.model, means, x, color, low=lows, high=highs, band=True))
+    name, categories = f"{measure}{benchmark}", [str(k) for k in ks]
+    return Chart(name, title, "", y_label, series if ks else [], "k", y_share=True, categories=categories)
+
+
+def _k(name: str) -> int:
+    return int(name.partition("@")[2])

@@ -73,16 +73,6 @@ class Grader:
         return Sampled(*common, *score_of(returned))
 
 
-def check_server(server: OpenAIServer) -> None:
-    """Is it there, and does it take the key? Raises ServerError."""
-
-    async def check() -> None:
-        async with server:
-            await server.check()
-
-    asyncio.run(check())
-
-
 def sample_from_server(
     wanted: Sequence[Asked],
     server: OpenAIServer,
@@ -99,17 +89,7 @@ def sample_from_server(
     Raises:
         ServerError: the server refuses the requests, or was lost on the way.
     """
-    asyncio.run(_sample(deque(wanted), server, grader, seed, concurrency, on_answer))
-
-
-async def _sample(
-    waiting: deque[Asked],
-    server: OpenAIServer,
-    grader: Grader,
-    seed: int,
-    concurrency: int,
-    on_answer: Callable[[Asked, Sampled], None],
-) -> None:
+    waiting = deque(wanted)
     in_a_row = 0
 
     async def work() -> None:
@@ -129,11 +109,15 @@ async def _sample(
             in_a_row = 0
             on_answer(asked, await grader.grade(asked, reply))
 
-    async with server:
-        tasks = [asyncio.create_task(work()) for _ in range(min(concurrency, len(waiting)))]
-        try:
-            await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+    async def sample() -> None:
+        async with server:
+            await server.check()
+            tasks = [asyncio.create_task(work()) for _ in range(min(concurrency, len(waiting)))]
+            try:
+                await asyncio.gather(*tasks)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run(sample())

@@ -118,12 +118,6 @@ class Output:
                 self.original.write(without_logins(text) + (f"{loss}\n" if loss else ""))
         return len(text)
 
-    def flush(self) -> None:
-        self.original.flush()
-
-    def isatty(self) -> bool:
-        return self.original.isatty()
-
     def end(self) -> None:
         """Log a last line that has no end."""
         if self._begun:
@@ -131,7 +125,7 @@ class Output:
             self._begun = ""
 
     def __getattr__(self, name: str) -> Any:
-        """Whatever else a stream has: fileno, encoding, buffer, ..."""
+        """Whatever else a stream has: flush, isatty, fileno, encoding, ..."""
         return getattr(self.original, name)
 
 

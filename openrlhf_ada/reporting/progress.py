@@ -70,7 +70,8 @@ class ProgressView:
         """Show one event; callable from any thread. Those after the end are left out: a feeding thread may be late."""
         with self._lock:
             if self._display is not None:
-                getattr(self, f"_on_{event['type']}")(event)
+                content = dict(event)
+                getattr(self, f"_on_{content.pop('type')}")(**content)
 
     def status(self) -> str:
         """The live line; what matters most comes first, for a narrow terminal cuts the end off."""
@@ -100,47 +101,45 @@ class ProgressView:
         self._sampling, self._in_step = None, in_step
         self._phase, self._phase_began = text, self._clock()
 
-    def _on_begin(self, event: Mapping[str, Any]) -> None:
-        self._step, self._max_steps = event["step"], event["max_steps"]
+    def _on_begin(self, step: int, max_steps: int) -> None:
+        self._step, self._max_steps = step, max_steps
 
-    def _on_doing(self, event: Mapping[str, Any]) -> None:
-        self._begin(event["text"], in_step=True)
+    def _on_doing(self, text: str) -> None:
+        self._begin(text, in_step=True)
 
-    def _on_note(self, event: Mapping[str, Any]) -> None:
-        self._line(event["text"])
+    def _on_note(self, text: str) -> None:
+        self._line(text)
 
-    def _on_eval(self, event: Mapping[str, Any]) -> None:
-        self._line(evaluation_line(event["step"], event["accuracy"], event["ci95"]))
+    def _on_eval(self, step: int, accuracy: float, ci95: float | None) -> None:
+        self._line(evaluation_line(step, accuracy, ci95))
         self._begin("going on")
 
-    def _on_done(self, event: Mapping[str, Any]) -> None:
-        self._line(f"report: {event['run_dir']}/report.html (the record is beside it)")
+    def _on_done(self, run_dir: str) -> None:
+        self._line(f"report: {run_dir}/report.html (the record is beside it)")
         self._begin("ending")
 
-    def _on_phase(self, event: Mapping[str, Any]) -> None:
+    def _on_phase(self, text: str) -> None:
         """A phase is a line of its own before the first step and after the last; in between it would repeat."""
-        text = event["text"]
         between = self._max_steps is not None and 0 < self._step < self._max_steps
         if text != self._phase and not between:
             seconds = self._clock() - self._started
             self._line(text if seconds < 1 or self._step else f"{text}, {seconds:.0f} s after the start")
         self._begin(text)
 
-    def _on_sampling(self, event: Mapping[str, Any]) -> None:
+    def _on_sampling(self, **progress: Any) -> None:
         if self._sampling is None:
             self._begin("sampling", in_step=True)
-        self._sampling = event
+        self._sampling = progress
         assert self._display is not None
         if not self._display.is_live and self._clock() - self._last_line >= LINES_EVERY_S:
             self._line(self.status())
 
-    def _on_step(self, event: Mapping[str, Any]) -> None:
-        now, metrics = self._clock(), event["metrics"]
-        seconds = metrics.get("ada/step_s")
-        self._durations.append(now - self._last_step if seconds is None else seconds)
+    def _on_step(self, step: int, max_steps: int, metrics: Mapping[str, Any]) -> None:
+        now = self._clock()
+        self._durations.append(metrics.get("ada/step_s", now - self._last_step))
         self._last_step = now
-        self._on_begin(event)
-        self._line(step_line(event["step"], event["max_steps"], metrics, self._durations[-1]))
+        self._on_begin(step, max_steps)
+        self._line(step_line(step, max_steps, metrics, self._durations[-1]))
         self._begin("sampling", in_step=True)
 
 

@@ -29,11 +29,6 @@ def looks_secret(name: str) -> bool:
     return leaf not in _HARMLESS and any(word.lower() in _SECRET_WORDS for word in _WORD.findall(leaf))
 
 
-def hides_secret(text: str) -> bool:
-    """Whether a value has an address with a login or a key in it."""
-    return _redact_value(text) != text
-
-
 def redact(config: Mapping[str, object]) -> dict[str, object]:
     """A copy of a nested configuration without secrets.
 

@@ -159,7 +159,7 @@ class RunLog:
         """Append one evaluation of the policy after `step` training steps (0: before training).
 
         Args:
-            metrics: at least "eval/accuracy"; `eval.accuracy.evaluation_metrics` makes them.
+            metrics: at least "eval/accuracy"; `eval.held_out.evaluation_metrics` makes them.
 
         Raises:
             ValueError: a value of ours is not finite.

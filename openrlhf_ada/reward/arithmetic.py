@@ -18,12 +18,10 @@ _ANSWER_END = re.compile(r"\n|<[a-z_|/]+>")
 
 
 def reward_func(queries: list[str], prompts: list[str], labels: list[str], **kwargs: Any) -> dict[str, Any]:
-    """Return 1.0 for each response whose answer equals its label as an integer, else 0.0.
+    """1.0 for each response whose answer equals its label as an integer, else 0.0; "rewards" and "scores": (B,).
 
-    `queries` are prompt + response as decoded text (special tokens included), `labels` integers as text; all three
-    have length B. Returns "rewards" (what is trained on) and "scores" (which decide, in [0, 1]), float tensors of
-    shape (B,), and "extra_logs". Raises ValueError on lists of different lengths, a query that does not start with its
-    prompt, or a label that is not an integer.
+    `queries` are prompt + response as decoded text, `labels` integers as text. Raises ValueError on lists of different
+    lengths, a query that does not start with its prompt, or a label that is not an integer.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""The answer in a response, as text, and which answers are the same. For records and for votes (maj@k), not for
+"""The answer in a response, as text, and which answers are the same. For records and for votes (maj@n), not for
 grading."""
 
 from __future__ import annotations

@@ -6,12 +6,11 @@ Rows name it in a column of theirs; `label_of` puts it into the label, the one t
 from __future__ import annotations
 
 import json
-import pkgutil
 from functools import lru_cache
 from typing import Any
 
 from openrlhf_ada.reward.grade import Grade, Grader, UnusableLabelError
-from openrlhf_ada.reward.reward_function import GRADERS, file_and_function
+from openrlhf_ada.reward.reward_function import GRADERS, file_and_function, grader_of
 from openrlhf_ada.reward.worker import load_grader
 
 _BEGINS = '{"reward": "'
@@ -45,8 +44,6 @@ def grade(response: str, label: Any) -> Grade:
 
 @lru_cache
 def _grader(name: str) -> Grader:
-    if file_and_function(name):
-        return load_grader(name)
-    if name not in GRADERS:
+    if name not in GRADERS and not file_and_function(name):
         raise UnusableLabelError(f"there is no grader {name!r}: expected {', '.join(GRADERS)} or FILE.py:NAME")
-    return pkgutil.resolve_name(GRADERS[name])
+    return load_grader(grader_of(name))

@@ -64,17 +64,17 @@ def check_reward(name: str, flag: str) -> None:
 @lru_cache(maxsize=256)
 def why_no_grader(name: str) -> str:
     """Why a row may not name this grader, and what to do; "" if it may."""
-    named = file_and_function(name)
-    try:
-        if named is not None:
-            check_python_file("the reward", *named)
-            return ""
-    except ConfigError as error:
-        return str(error)
     if name in NAMED:
         return ""
-    remedy = _nearest(name, NAMED) or f"Name one of {', '.join(NAMED)}, or a function as FILE.py:NAME"
-    return f"the reward {name!r} is not known. {remedy}"
+    named = file_and_function(name)
+    if named is None:
+        remedy = _nearest(name, NAMED) or f"Name one of {', '.join(NAMED)}, or a function as FILE.py:NAME"
+        return f"the reward {name!r} is not known. {remedy}"
+    try:
+        check_python_file("the reward", *named)
+    except ConfigError as error:
+        return str(error)
+    return ""
 
 
 def _nearest(name: str, known: Collection[str]) -> str:

@@ -21,7 +21,7 @@ import weakref
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Self
 
 from openrlhf_ada.config.run_flags import imports_of
 from openrlhf_ada.config.schema import AdaConfig
@@ -68,15 +68,8 @@ def limits_of(config: Any) -> GradingLimits:
 
 
 class GraderPool:
-    """`workers` processes with one grader. Any thread may call `grade`, which takes the next idle process.
-
-    Args:
-        grader: `package.module:function` or `path/to/file.py:function` (see `grade.Grader`).
-        workers: None for `default_workers()`.
-
-    Raises:
-        GraderError: by `grade`, if the grader cannot be loaded.
-    """
+    """`workers` processes (None: `default_workers()`) with one grader: `package.module:function` or
+    `path/to/file.py:function` (see `grade.Grader`). Any thread may call `grade`, which takes the next idle process."""
 
     def __init__(self, grader: str, limits: GradingLimits | None = None, workers: int | None = None) -> None:
         self.limits = limits or GradingLimits()
@@ -92,18 +85,15 @@ class GraderPool:
         self._finalizer = weakref.finalize(self, _kill_all, self._workers)
 
     def grade(self, response: str, label: Any) -> TimedGrade:
-        """Grade one response: wait for an idle process, then for its grade, which takes the time limit at most.
+        """Wait for an idle process, then for its grade, which takes the time limit at most. `label` must be JSON-able.
 
-        `label` must be JSON-able: text, a number, or a list or dict of these.
-
-        Raises:
-            GraderError: the grader cannot be loaded, or the pool is closed.
-            TypeError: the label is not JSON-able.
+        Raises GraderError where the grader cannot be loaded, or the pool is closed; TypeError for another label.
         """
         message = json.dumps([response, label]).encode()
         worker = self._idle.get()
         try:
-            self._check_open()
+            if self._closed:
+                raise GraderError("the grader's pool is closed")
             worker.make_ready()
             grade = worker.ask(message, self.limits.seconds)
         except BaseException:
@@ -123,26 +113,20 @@ class GraderPool:
             self._closed = True
         self._finalizer()
 
-    def __enter__(self) -> GraderPool:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()
 
     def _add(self) -> None:
-        """Start one more process at once, so that its imports are done before the first answer. If it cannot start
-        now, its first answer tries again.
-        """
+        """Start one more process at once. If it cannot start now, its first answer tries again."""
         worker = _Worker(self._grader, self.limits)
         with self._lock:
             if not self._closed:
                 self._workers.add(worker)
                 worker.try_to_start()
         self._idle.put(worker)
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise GraderError("the grader's pool is closed")
 
     def _replace(self, worker: _Worker) -> None:
         worker.kill()

@@ -9,7 +9,7 @@ from typing import Any
 from openrlhf_ada.reward.grade import Grade, UnusableLabelError, label_is_readable
 from openrlhf_ada.reward.mathematics.text import boxes, final_part
 from openrlhf_ada.reward.reasoning import from_label, import_reasoning_gym, to_label
-from openrlhf_ada.reward.reasoning_checks import could_run, may_be_empty, score_of
+from openrlhf_ada.reward.reasoning_checks import could_run, score_of
 
 LONGEST = 20_000
 """Characters. Grids and proofs are long, but not longer; verifiers may take for ever on longer text."""
@@ -21,17 +21,10 @@ _TAGGED = re.compile(r"<answer>((?:(?!<answer>|</answer>).)*)</answer>", re.DOTA
 
 
 def grade(response: str, label: Any) -> Grade:
-    """What the task's own verifier gives, in [0, 1]: some grade in between, and many give 0.01 for a wrong answer.
+    """What the task's own verifier gives, in [0, 1], where none of our rules stands before it (`reasoning_checks`).
 
-    Where the verifier would accept wrong answers, or run an answer as Python, our own rules stand before it
-    (`reasoning_checks`).
-
-    Args:
-        response: its answer is the last `<answer>...</answer>` after any thinking; else the last box; else all of it.
-        label: an entry of reasoning-gym as JSON, or as a dict.
-
-    Raises:
-        UnusableLabelError: the label is no such entry, or of a task that is not installed.
+    The answer is the last `<answer>...</answer>` after any thinking; else the last box; else all of it. Raises
+    UnusableLabelError for a label that is no entry of reasoning-gym (JSON or a dict), or of a task that is not there.
     """
     entry = _entry(label)
     task = _task(entry)
@@ -39,7 +32,8 @@ def grade(response: str, label: Any) -> Grade:
     _check_own_answer(label if isinstance(label, str) else to_label(label))
     label_is_readable()
     answer = find_answer(response)
-    if may_be_empty(entry) and (answer or _TAGGED.search(response)):
+    # polynomial_equations asks for an empty text where there is no solution.
+    if entry["answer"] == "" and (answer or _TAGGED.search(response)):
         return Grade(1.0) if answer in _EMPTY else Grade(0.0, "wrong answer")
     if not answer:
         return Grade(0.0, "no answer")
@@ -72,11 +66,6 @@ def find_answer(response: str) -> str:
     if tagged:
         return tagged[-1].strip()
     return (boxes(text) or [text])[-1].strip()
-
-
-def task_of(label: Any) -> str:
-    """The task that a label is of; raises UnusableLabelError."""
-    return _task(_entry(label))
 
 
 def _task(entry: dict[str, Any]) -> str:

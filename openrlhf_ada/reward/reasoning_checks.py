@@ -63,11 +63,6 @@ def score_of(task: str, answer: str, entry: dict[str, Any], verifier: Callable[[
     return 1.0 if score > _FULL_MARKS_ABOVE.get(task, 1.0) else score
 
 
-def may_be_empty(entry: dict[str, Any]) -> bool:
-    """Is the right answer an empty text? polynomial_equations asks for one where there is no solution."""
-    return entry["answer"] == ""
-
-
 _NOT_A_NUMBER = frozenset({"complex_arithmetic"})
 """The verifier takes the least of 1 and nan for 1."""
 

@@ -168,12 +168,9 @@ class PooledReward:
             self._pool = None
 
 
-def pooled(grader: str) -> PooledReward:
-    """`reward_func = pooled("my_package.my_module:grade")` makes a file a reward file; `grade` is a `grade.Grader`.
-
-    A grader in a file of its own is named by its path: `pooled("/data/my_grader.py:grade")`.
-    """
-    return PooledReward(grader)
+pooled = PooledReward
+"""`reward_func = pooled("my_package.my_module:grade")` makes a file a reward file; `grade` is a `grade.Grader`. Also
+`pooled("/data/my_grader.py:grade")`."""
 
 
 def _score_of(grade: TimedGrade) -> float:

@@ -12,8 +12,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -107,31 +107,46 @@ class Trials(ExitStack):
             self.start(flag, name)
 
     def start(self, flag: str, name: str) -> None:
-        """One more file, FILE.py:NAME or URL. Ours are tested, and are left out."""
-        if _is_own(name):
-            self._trials.append(self.enter_context(_started(flag, name)))
+        """One more file that is there, FILE.py:NAME or URL. Ours are tested, and are left out."""
+        grader = file_and_function(name)
+        file = grader[0] if grader else name
+        is_own_file = file.endswith(".py") and Path(file).is_file() and name_of(name) not in NAMED
+        if not (is_own_file or is_url(name)):
+            return
+        files = [tempfile.TemporaryFile() for _ in range(3)]  # noqa: SIM115 - closed with the block
+        rows, result, output = map(self.enter_context, files)
+        process = subprocess.Popen(
+            # Not buffered: what the file has printed is read although it ends the process.
+            [sys.executable, "-u", "-m", "openrlhf_ada.reward.trial_child", name, str(rows.fileno())],
+            stdin=subprocess.PIPE,
+            stdout=result,
+            stderr=output,
+            pass_fds=[rows.fileno()],
+            # A grader's process sees no GPU either (`pool`).
+            env=os.environ | ({"CUDA_VISIBLE_DEVICES": ""} if grader else {}),
+            # With what the file itself has started.
+            start_new_session=True,
+        )
+        self.callback(_end, process)
+        self._trials.append(_Trial(flag, name, process, rows, result, output))
 
     def verdicts(self, rows: Mapping[str, Sequence[Row]]) -> list[Verdict]:
         """Asks each about its rows, by name (none: it is only loaded), and waits for LIMIT_S at most."""
-        started = {trial.name for trial in self._trials}
-        for name in rows.keys() - started:
+        for name in rows.keys() - {trial.name for trial in self._trials}:
             self.start(self._flag, name)
         end = time.monotonic() + LIMIT_S
-        counts: list[int] = []
         for trial in self._trials:
-            own = rows.get(trial.name, ())
-            trial.rows.write(json.dumps(own, default=str).encode())
+            trial.rows.write(json.dumps(rows.get(trial.name, ()), default=str).encode())
             trial.rows.seek(0)
             assert trial.process.stdin is not None
             trial.process.stdin.close()
-            counts.append(len(own))
-        return [_verdict(trial, count, end) for trial, count in zip(self._trials, counts, strict=True)]
+        return [_verdict(trial, len(rows.get(trial.name, ())), end) for trial in self._trials]
 
 
-def _is_own(name: str) -> bool:
-    """Is it the user's: a file that is there, a function in one, or a server?"""
-    file = (file_and_function(name) or (name,))[0]
-    return is_url(name) or (file.endswith(".py") and Path(file).is_file() and name_of(name) not in NAMED)
+def _end(process: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def rows_for(names: Sequence[str], asked: Sequence[tuple[str, Any]], end: str = "") -> dict[str, list[Row]]:
@@ -147,29 +162,6 @@ def rows_for(names: Sequence[str], asked: Sequence[tuple[str, Any]], end: str = 
             if len(found.setdefault(name, [])) < ROWS:
                 found[name].append(Row(prompt, f"{own}{'' if file_and_function(name) else end}", own))
     return found
-
-
-@contextmanager
-def _started(flag: str, name: str) -> Iterator[_Trial]:
-    with tempfile.TemporaryFile() as rows, tempfile.TemporaryFile() as result, tempfile.TemporaryFile() as output:
-        process = subprocess.Popen(
-            # Not buffered: what the file has printed is read although it ends the process.
-            [sys.executable, "-u", "-m", "openrlhf_ada.reward.trial_child", name, str(rows.fileno())],
-            stdin=subprocess.PIPE,
-            stdout=result,
-            stderr=output,
-            pass_fds=[rows.fileno()],
-            # A grader's process sees no GPU either (`pool`).
-            env=os.environ | ({"CUDA_VISIBLE_DEVICES": ""} if file_and_function(name) else {}),
-            # With what the file itself has started.
-            start_new_session=True,
-        )
-        try:
-            yield _Trial(flag, name, process, rows, result, output)
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
 
 
 def _verdict(trial: _Trial, count: int, end: float) -> Verdict:

@@ -15,13 +15,12 @@ from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.data.examples import DataSets, Example, read_examples
 from openrlhf_ada.data.files import DataError
 from openrlhf_ada.data.handover import HandedOver, PromptRoom, hand_over
-from openrlhf_ada.data.labels import ReadLabels, read_labels
+from openrlhf_ada.data.labels import ReadLabels, about_contradicting, contradicting, read_labels
 from openrlhf_ada.data.left_out import LeftOut, counted, lines_about, write_left_out
 from openrlhf_ada.data.prepared import DRAWS
 from openrlhf_ada.data.problems import Problem, final_part
 from openrlhf_ada.data.questions import Columns, has_image, rendered
 from openrlhf_ada.data.row_rewards import KEY, RowRewards, parse_map
-from openrlhf_ada.data.verification import about_contradicting, contradicting
 from openrlhf_ada.host.rows import prompt_maker
 from openrlhf_ada.platforms import without_gpu
 from openrlhf_ada.reporting.recorded_flags import flat

@@ -94,9 +94,9 @@ def test_vllms_refusals_are_clear(
     url: str, toy: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(url, toy, tmp_path / "no-key", "--model", "toy") == 2
-    assert "wants a key, and OPENAI_API_KEY is not set (401" in capsys.readouterr().err
+    assert "wants a key (OPENAI_API_KEY) (401" in capsys.readouterr().err
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     assert run(url, toy, tmp_path / "no-model", "--model", "other") == 2
-    assert "has no model 'other' (404): it has toy" in capsys.readouterr().err
+    assert "'other' (404: " in capsys.readouterr().err
     assert run(url, toy, tmp_path / "too-long", "--model", "toy", "--max_new_tokens", "4000") == 2
-    assert "refuses the request (400: " in capsys.readouterr().err
+    assert "(400: " in capsys.readouterr().err

@@ -41,28 +41,20 @@ def test_mean_length_is_that_of_the_workload() -> None:
 
 
 @pytest.mark.slow
-def test_small_step_of_several_waves_agrees_with_the_simulation() -> None:
-    _agrees("balance", 128, 1.5, 1.5)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("exit_rule", ["pos", "balance"])
 @pytest.mark.parametrize(
     ("prompts", "alpha", "beta"),
-    [(128, 0.8, 0.8), (256, 0.5, 3.5), (512, 1.5, 1.5), (512, 3.0, 3.0), (1024, 0.8, 0.8)],
+    [(128, 0.8, 0.8), (256, 0.5, 3.5), (512, 3.0, 3.0)],
 )
 def test_waves_agree_with_the_simulation(exit_rule: str, prompts: int, alpha: float, beta: float) -> None:
     _agrees(exit_rule, prompts, alpha, beta)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("alpha", "beta"), [(1.5, 1.5), (0.5, 3.5)])
-def test_rollouts_one_at_a_time_agree_with_the_simulation(
-    alpha: float, beta: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rollouts_one_at_a_time_agree_with_the_simulation(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of `first-success-8`, whose 8 waves shrink to single prompts."""
     monkeypatch.setattr(seconds, "policy", lambda _: METHODS["first-success-8"].policy(2048))
-    _agrees("pos", 2048, alpha, beta)
+    _agrees("pos", 2048, 0.5, 3.5)
 
 
 def _agrees(exit_rule: str, prompts: int, alpha: float, beta: float) -> None:

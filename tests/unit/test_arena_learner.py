@@ -118,8 +118,8 @@ def test_every_epoch_makes_so_many_updates(epochs: int, updates: int, monkeypatc
 
 
 OF_EACH_KIND = (
-    *("uniform-2", "uniform-4-e2", "grpo-4-skip", "spo-n2", "first-success-8", "raft-n4-e2", "balance", "est", "dapo"),
-    *("hora", "pilot-commit", "greso", "weighed-as-pos", "weighed-as-est", "choose-4-share"),
+    *("uniform-4-e2", "grpo-4-skip", "spo-n2", "first-success-8", "balance", "est", "dapo"),
+    *("hora", "pilot-commit", "greso", "weighed-as-est", "choose-4-share"),
 )
 
 
@@ -131,10 +131,10 @@ def test_every_method_keeps_its_books(name: str) -> None:
     task = "unsolvable" if weight_of is None or weight_of in ENUMERATED else "graded"
     world = make_world(TASKS[task], 0)
     trial = Trial(Learner(world, model_of(task).state_dict(), 1e-3, 0), METHODS[name], 32, seed=0)
-    curve = trial.run(300)
+    curve = trial.run(150)
     assert len(curve.accuracy) == len(curve.spent) == 41
     last = curve.spent[-1]
-    assert last["rollouts"] >= 300
+    assert last["rollouts"] >= 150
     assert last["trained_tokens"] <= last["tokens"] * METHODS[name].epochs
     assert last["trained"] <= last["rollouts"] * METHODS[name].epochs and last["steps"] > 0
     assert sum(rollouts for batch in last["batches"] for _, rollouts in batch) == last["rollouts"]
@@ -153,7 +153,7 @@ def test_budget_may_be_in_seconds() -> None:
 def test_same_seed_gives_the_same_curve() -> None:
     world, weights = make_world(TASKS[SMALL], 0), model_of(SMALL).state_dict()
     curves = [
-        Trial(Learner(world, weights, 1e-3, 0), METHODS["balance"], 32, seed=0).run(300).accuracy for _ in range(2)
+        Trial(Learner(world, weights, 1e-3, 0), METHODS["balance"], 32, seed=0).run(150).accuracy for _ in range(2)
     ]
     assert curves[0] == curves[1]
 
@@ -166,7 +166,7 @@ def test_unsolvable_task_starts_as_the_graded_one() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in TASKS if name != "unsolvable"])
+@pytest.mark.parametrize("name", ["graded", "hard", "curriculum", "format"])
 def test_starting_models_are_as_the_task_says(name: str) -> None:
     world = make_world(TASKS[name], 0)
     model = model_of(name)

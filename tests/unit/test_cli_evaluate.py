@@ -77,7 +77,7 @@ def test_bad_input_of_eval_is_refused_at_once(
     [
         (["--band", "medium"], "--band is 'medium': expected hard, easy"),
         (["--n", "0"], "--n is 0"),
-        (["--reward", "code"], "no label verifies itself with --reward code"),
+        (["--reward", "code"], "--reward code: 0 rows contradict another one, and 1 labels"),
     ],
 )
 def test_bad_input_of_prepare_data_is_refused_at_once(
@@ -120,7 +120,7 @@ def test_own_files_get_no_instruction_and_benchmarks_get_theirs(problems: str, c
         assert given.source.template == "{}!"
     for spec, template in ((problems, "{}"), ("org/name", "{}"), (f"openr1-math={problems}", BOXED)):
         args = prepare_data.build_parser().parse_args([spec, "--model", "m", "--out", "o", "--reward", "math"])
-        assert prepare_data._source(spec, args).template == template
+        assert prepare_data.source_of(spec, args).template == template
     assert evaluate.main(["--model", "/none", "--benchmark", problems, f"math500={problems}"]) == 2
     first, *_ = capsys.readouterr().err.splitlines()
     assert f"{'{}'!r} of set" in first and f"{BOXED!r} of math500" in first
@@ -177,7 +177,7 @@ CALL = [{"role": "user", "content": "Q"}, {"role": "tool", "content": "5", "tool
     [
         (CALL, False, "'tool_calls' of message 2, of the tool"),
         (CALL, True, None),
-        ([{"role": "system", "content": "S"}, CALL[0]], False, "the text of message 1, of the system"),
+        ([{"role": "system", "content": "S"}, CALL[0]], False, "'content' of message 1, of the system"),
         ([{"role": "user", "content": "Q", "name": "me", "weight": 1}], False, None),
     ],
 )
@@ -203,7 +203,8 @@ def test_contradicting_labels_are_told_and_not_mistaken_for_notations(problems: 
     rows = [("a", "1/2"), ("a", "0.5"), ("b", "1"), ("b ", "2"), ("b", "3"), ("c", "1")]
     Path(problems).write_text("".join(json.dumps({"input": q, "label": label}) + "\n" for q, label in rows))
     with Counting() as progress:
-        evaluate._load(parsed("--benchmark", problems), None, None, progress)
+        args = parsed("--benchmark", problems)
+        evaluate.load_suites(evaluate._benchmarks(args), args, None, None, progress)
     (said,) = (line for line in capsys.readouterr().err.splitlines() if "contradict" in line)
     assert "3 of 6 rows" in said and "line 3 and" in said and "line 4" in said
 
@@ -237,7 +238,7 @@ def test_sampling_follows_flags_and_uses_all_slots() -> None:
     ],
 )
 def test_training_counts_as_positive_what_was_measured(reward: str, given: float, flag: str | None) -> None:
-    flags = prepare_data._training_flags(Path("t"), reward, given, chat=False)
+    flags = prepare_data.training_flags(Path("t"), reward, given, chat=False)
     assert [line.strip(" \\") for line in flags.splitlines() if "threshold" in line] == ([flag] if flag else [])
 
 

@@ -7,7 +7,7 @@ f'_eff(p) = E[C+ / p + C- / (1 - p)] / n, C+ the sum of the coefficients of kept
 from __future__ import annotations
 
 import itertools
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from openrlhf_ada.core.pieces import Need
 from openrlhf_ada.core.policies import Sequential
 from openrlhf_ada.core.selection import Selection
 from openrlhf_ada.core.stopping_paths import StoppingPlan
-from openrlhf_ada.core.types import PromptPool
+from openrlhf_ada.core.types import PromptPool, TrainingGroup
 
 RATES = (0.01, 0.05, 0.3, 0.5, 0.9, 0.99)
 EXITS = {"pos": (1, 0), "pos 2": (2, 0), "balance": (2, 2), "balance 1+1": (1, 1), "fixed": (0, 0)}
@@ -36,11 +36,16 @@ def ended_with(drawn: int, positives: int, predicted: float | None = None) -> Pr
     return pool
 
 
+@lru_cache(maxsize=1000)
+def group_of(policy: Sequential, drawn: int, positives: int, predicted: float | None) -> TrainingGroup:
+    return policy.build(ended_with(drawn, positives, predicted), np.random.default_rng(0))
+
+
 def achieved(policy: Sequential, p: float, predicted: float | None = None) -> float:
     """E[f'_eff] over all ends of sampling. How many of each outcome are kept is not random."""
 
     def weight(drawn: int, positives: int) -> float:
-        group = policy.build(ended_with(drawn, positives, predicted), np.random.default_rng(0))
+        group = group_of(policy, drawn, positives, predicted)
         return effective_weight(group.coefficients, [i < positives for i in group.indices], p, policy.group_size)
 
     return expected_weight(policy.plan, p, weight)

@@ -69,7 +69,7 @@ def run(policy: Policy, truth: Drifting, steps: int, seed: int = 0) -> list[Simu
 @pytest.mark.parametrize("budget", [2, 8, 9.5, 32])
 def test_budget_is_exact_in_every_step_and_bounds_hold(allocation: str, budget: float) -> None:
     policy = make_policy(budget=budget, allocation=allocation)
-    for step in run(policy, Drifting(per_100_steps=1, hopeless=0.2), 40):
+    for step in run(policy, Drifting(per_100_steps=1, hopeless=0.2), 12):
         drawn = [len(pool) for pool in step.pools]
         assert sum(drawn) == step.ledger.drawn == round(budget * BATCH)
         assert 2 <= min(drawn) <= max(drawn) <= 32
@@ -92,7 +92,7 @@ def test_hard_prompts_get_more() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("per_100_steps", [0.0, 0.3, 0.6])
+@pytest.mark.parametrize("per_100_steps", [0.0, 0.6])
 def test_counts_beat_last_group_on_drifting_rates(per_100_steps: float) -> None:
     """Root mean square error of what is known before a visit; the figures are in docs/algorithms.md."""
     truth = Drifting(per_100_steps=per_100_steps)
@@ -112,7 +112,7 @@ def test_counts_beat_last_group_on_drifting_rates(per_100_steps: float) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("share", [0.05, 0.1, 0.2])
+@pytest.mark.parametrize("share", [0.05, 0.2])
 def test_unsolvable_prompts_do_not_use_up_the_budget(share: float) -> None:
     """Given up, they take the least number of rollouts; without that rule several times as much."""
     truth = Drifting(per_100_steps=0, hopeless=share)
@@ -128,9 +128,9 @@ def test_unsolvable_prompts_do_not_use_up_the_budget(share: float) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("rows", "share"), [(512, 0.05), (512, 0.2), (2048, 0.05), (4096, 0.2), (8192, 0.05)])
+@pytest.mark.parametrize(("rows", "share"), [(512, 0.2), (1024, 0.05)])
 def test_unsolvable_prompts_take_quarter_of_their_share(rows: int, share: float) -> None:
-    """16, 64, 128 and 256 steps: given up by the tenth visit, they get 2 rollouts at each, where the mean is 8."""
+    """16 and 32 steps: given up by the tenth visit, they get 2 rollouts at each, where the mean is 8."""
     rng = np.random.default_rng(1)
     rates = 1 / (1 + np.exp(-rng.normal(-1, 2, rows)))
     rates[rng.random(rows) < share] = 0.0

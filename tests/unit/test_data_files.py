@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from openrlhf_ada.data.files import DataError, check_names, local_files
-from openrlhf_ada.data.rows import local_rows
+from openrlhf_ada.data.rows import text_rows
 
 FLAG = "--data.prompt_dataset"
 GOOD = '{"input": "1+1=", "label": "2"}'
@@ -24,7 +24,7 @@ def write(folder: Path, content: str | bytes, name: str = "data.jsonl") -> Path:
 
 
 def places(path: Path) -> list[str]:
-    found = local_rows(str(path), FLAG)
+    found = text_rows(str(path), FLAG)
     assert found is not None
     return [place for _, place, _ in found]
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from openrlhf_ada.cli import evaluate, prepare_data
-from openrlhf_ada.cli.sample_answers import ProblemSet, _reward_file
+from openrlhf_ada.cli.sample_answers import ProblemSet
 from openrlhf_ada.cli.sampling_flags import scoring_of
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.data.files import DataError
@@ -28,15 +29,15 @@ def clean(out: Path, *words: str) -> tuple[str, list[Problem], list[Any]]:
     """(what grades, problems that are kept, rows that are left out)."""
     args = prepare_data.build_parser().parse_args([*words, "--model", "m", "--out", str(out)])
     out.mkdir(exist_ok=True)
-    sources = [prepare_data._source(spec, args) for spec in args.source]
-    reward, rewards = prepare_data._scoring(args, sources)
-    problems, _, dropped = prepare_data._clean(sources, reward, rewards, args, Counting())
+    sources = [prepare_data.source_of(spec, args) for spec in args.source]
+    reward, rewards = prepare_data.scoring_for(sources, args)
+    problems, _, dropped = prepare_data.clean(sources, reward, rewards, args, Counting())
     return reward, problems, dropped
 
 
-def suites(*words: str) -> list[evaluate.Suite]:
+def suites(*words: str) -> list[ProblemSet]:
     args = evaluate.build_parser().parse_args(["--model", "m", *words])
-    return evaluate._load(args, *scoring_of(args), Counting())
+    return evaluate.load_suites(evaluate._benchmarks(args), args, *scoring_of(args), Counting())
 
 
 @pytest.mark.slow
@@ -65,7 +66,7 @@ def test_sources_of_several_kinds_are_prepared_together(tmp_path: Path) -> None:
     labels = uniform_labels(problems)
     again = write(tmp_path / "again.jsonl", *({"input": p.question, "label": labels[p.id]} for p in problems))
     (suite,) = suites("--benchmark", again, "--reward", "mixed")
-    assert [(p.label, p.reward) for p in suite.problems] == [(p.label, p.reward) for p in problems]
+    assert [(p.label, p.reward) for p in suite.problems.values()] == [(p.label, p.reward) for p in problems]
 
 
 @pytest.mark.parametrize(
@@ -86,9 +87,9 @@ def test_a_file_has_no_grader_by_itself_and_a_benchmark_has(tmp_path: Path) -> N
     with pytest.raises(DataError, match=r"names no grader in the column 'reward'.*--reward_key.*--reward_map"):
         suites("--benchmark", path, "--reward", "mixed")
     (suite,) = suites("--benchmark", path, "--reward", "mixed", "--reward_map", f"{path}=math")
-    assert (suite.reward, suite.problems[0].reward) == ("mixed", "math")
+    assert (suite.reward, next(iter(suite.problems.values())).reward) == ("mixed", "math")
     (suite,) = suites("--benchmark", f"gsm8k={path}", "--reward", "mixed")
-    assert suite.problems[0].reward == "math"
+    assert next(iter(suite.problems.values())).reward == "math"
 
 
 def test_the_first_reward_grades(tmp_path: Path) -> None:
@@ -98,9 +99,8 @@ def test_the_first_reward_grades(tmp_path: Path) -> None:
     (suite,) = suites("--benchmark", path, "--reward", f"math,{style}:brevity")
     assert suite.reward == "math"
     (suite,) = suites("--benchmark", path, "--reward", f"{style}:brevity")
-    problem_set = ProblemSet("s", tmp_path, suite.problems, suite.reward, {})
-    assert problem_set.label(suite.problems[0]) == label_of(f"{style}:brevity", "1")
-    assert _reward_file([problem_set]) == "mixed"
+    (key,) = suite.problems
+    assert replace(suite, prompts={key: "a"}).asked(key, 0).label == label_of(f"{style}:brevity", "1")
     with pytest.raises(ConfigError, match=r"--reward is 'maths'.*The nearest name is math"):
         suites("--benchmark", path, "--reward", "maths")
     with pytest.raises(ConfigError, match=r"--reward_key is 'x': rows name their grader with --reward mixed only"):

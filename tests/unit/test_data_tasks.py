@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from typing import Any
 
 import pytest
 
-from openrlhf_ada.data import tasks
 from openrlhf_ada.data.files import DataError
 from openrlhf_ada.data.problems import Source, load_problems
 from openrlhf_ada.reward.reasoning import SOLVER, from_label, import_reasoning_gym
 from openrlhf_ada.reward.reasoning_answers import grade
 
+
+def has_solver() -> bool:
+    """A stub takes its place where it is not."""
+    import_reasoning_gym()
+    return getattr(sys.modules[SOLVER], "__spec__", None) is not None if SOLVER in sys.modules else False
+
+
 REFUSED = {
-    "composite": r"reasoning_gym:composite: it is a mixture of other tasks.*name the tasks one by one",
-    "zebra_puzzles": r"reasoning_gym:zebra_puzzles: it needs the package pycosat, which is not installed: pip install",
+    "composite": r"reasoning_gym:composite: .*AssertionError",
+    "zebra_puzzles": r"reasoning_gym:zebra_puzzles: .*pip install pycosat",
     "chain_sums": r"reasoning-gym has no task 'chain_sums': did you mean reasoning_gym:chain_sum\?",
     "": r"reasoning-gym has no task '': name one of its \d+ tasks",
 }
@@ -24,8 +29,9 @@ REFUSED = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", REFUSED)
-def test_tasks_that_make_no_problems_are_one_error(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tasks, "_has_solver", lambda: False)
+def test_tasks_that_make_no_problems_are_one_error(task: str) -> None:
+    if task == "zebra_puzzles" and has_solver():
+        pytest.skip(f"{SOLVER} is installed")
     with pytest.raises(DataError, match=REFUSED[task]) as error:
         load_problems(Source("s", f"reasoning_gym:{task}", size=2))
     assert "\n" not in str(error.value)
@@ -61,6 +67,5 @@ def test_every_task_is_graded_or_refused() -> None:
             if answer is not None and grade(f"<answer>{answer}</answer>", problem.label).score < 1.0:
                 found[task] = "its own answer is not right"
             assert 0.0 <= grade("<answer>no answer to this</answer>", problem.label).score <= 1.0
-    has_solver = importlib.util.find_spec(SOLVER) is not None if SOLVER not in sys.modules else False
-    assert found.keys() == {"composite"} | (set() if has_solver else {"zebra_puzzles"}), found
+    assert found.keys() == {"composite"} | (set() if has_solver() else {"zebra_puzzles"}), found
     assert len(DATASETS) > 100

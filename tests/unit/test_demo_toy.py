@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -74,13 +74,9 @@ def test_saved_model_depends_on_the_seed_alone(tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.e2e
 def test_pass_rates_spread_after_short_warm_start(tmp_path: Path) -> None:
-    start = time.process_time()
     out = toy.build_toy_model(tmp_path / "model")
-    assert time.process_time() - start < 60  # 20 s alone; CPU time grows when cores are shared
-    start = time.monotonic()
-    toy.build_toy_model(out)
-    assert time.monotonic() - start < 1
-
+    written = (out / "model.safetensors").stat().st_mtime_ns
+    assert toy.build_toy_model(out) == out and (out / "model.safetensors").stat().st_mtime_ns == written
     rates = exact_pass_rates(out)
     mean = sum(rates) / len(rates)
     assert 0.3 <= mean <= 0.5
@@ -95,12 +91,17 @@ def exact_pass_rates(model_dir: Path) -> list[float]:
 
     tokenizer: Any = AutoTokenizer.from_pretrained(model_dir)
     model: Any = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
-    rates = []
-    for a in range(toy.LARGEST + 1):
-        for b in range(toy.LARGEST + 1):
-            prompt = tokenizer(f"{a}+{b}=").input_ids
-            answer = [*tokenizer(str(a + b)).input_ids, tokenizer.eos_token_id]
-            with torch.no_grad():
-                logits = model(torch.tensor([prompt + answer[:-1]])).logits[0, len(prompt) - 1 :]
-            rates.append(logits.log_softmax(-1)[range(len(answer)), answer].sum().exp().item())
+    sums = [(a, b) for a in range(toy.LARGEST + 1) for b in range(toy.LARGEST + 1)]
+    asked = [
+        (tokenizer(f"{a}+{b}=").input_ids, [*tokenizer(str(a + b)).input_ids, tokenizer.eos_token_id]) for a, b in sums
+    ]
+    rates: list[float] = []
+    for _, same in groupby(
+        sorted(asked, key=lambda one: (len(one[0]), len(one[1]))), lambda one: (len(one[0]), len(one[1]))
+    ):
+        prompts, answers = (torch.tensor(side) for side in zip(*same, strict=True))
+        with torch.no_grad():
+            logits = model(torch.cat([prompts, answers[:, :-1]], dim=1)).logits[:, prompts.shape[1] - 1 :]
+        chances = logits.log_softmax(-1).gather(2, answers.unsqueeze(2)).squeeze(2)
+        rates += chances.sum(dim=1).exp().tolist()
     return rates

@@ -51,18 +51,17 @@ def test_an_answer_without_a_score_is_asked_for_again(tmp_path: Path) -> None:
 
 def test_answers_without_a_score_are_counted_and_left_out() -> None:
     rows = [row("a", 1, 0.0), row("a", 0), row("b", 0, None), row("other", 0)]
-    found, without = answered(rows, {"b": 0.5, "a": 0.5})
+    found, without = answered(rows, ["b", "a"], 0.5)
     assert without == 1
     assert [(a.problem, list(a.right)) for a in found] == [("a", [True, False])]
 
 
-def test_each_problem_says_what_is_right() -> None:
-    rows = [row(problem, i, score) for problem in "ab" for i, score in enumerate((0.01, 0.5, 0.99, 1.0))]
-    found, _ = answered(rows, {"a": 0.5, "b": 0.999}, same=lambda answer: f"={answer}")
-    assert list(found[0].right) == [False, False, True, True]
-    assert list(found[1].right) == [False, False, False, True]
-    assert found[0].scores == found[1].scores == [0.01, 0.5, 0.99, 1.0]
-    assert found[0].groups == ["=0", "=1", "=2", "=3"]
+@pytest.mark.parametrize(("above", "right"), [(0.5, [False, False, True, True]), (0.999, [False, False, False, True])])
+def test_an_answer_is_right_above_the_limit(above: float, right: list[bool]) -> None:
+    rows = [row("a", i, score) for i, score in enumerate((0.01, 0.5, 0.99, 1.0))]
+    (found,), _ = answered(rows, ["a"], above, same=lambda answer: f"={answer}")
+    assert (found.right, found.scores) == (right, [0.01, 0.5, 0.99, 1.0])
+    assert found.groups == ["=0", "=1", "=2", "=3"]
 
 
 def test_a_row_tells_all_about_its_answer(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from openrlhf_ada.eval.held_out import HeldOut, PromptAnswers, as_logs, best_metric_names, evaluation_metrics
+from openrlhf_ada.reporting.quantiles import t_quantile_975
 
 
 def prompt(*scores: float) -> PromptAnswers:
@@ -46,11 +47,25 @@ def test_prompts_lacking_scores_skip_pass_at_n_only() -> None:
     assert "eval/pass@2" not in row
 
 
+def test_the_interval_is_clustered_by_prompt() -> None:
+    def row(*prompts: PromptAnswers) -> dict[str, float | int | None]:
+        return evaluation_metrics(HeldOut(50, {"sums": list(prompts)}), 0.5)
+
+    few, many = row(prompt(0.0), prompt(1.0), prompt(1.0)), row(prompt(*[0.0] * 50), *[prompt(*[1.0] * 50)] * 2)
+    assert few["eval/ci95"] == pytest.approx(many["eval/ci95"])
+    assert row(prompt(1.0), prompt(*[0.0] * 9))["eval/accuracy"] == 0.5, "every prompt counts the same"
+    assert row(prompt(1.0, 0.0))["eval/ci95"] is None, "one prompt says nothing about others"
+
+
+@pytest.mark.parametrize(
+    ("degrees", "expected"), [(1, 12.7062), (30, 2.0423), (31, 2.0395), (40, 2.0211), (120, 1.9799), (10**6, 1.95996)]
+)
+def test_t_quantile_equals_the_printed_tables(degrees: int, expected: float) -> None:
+    assert t_quantile_975(degrees) == pytest.approx(expected, abs=1e-4)
+
+
 def test_scores_outside_0_to_1_are_unmeasurable() -> None:
-    held_out = HeldOut(1, {"sums": [prompt(-3.0)]})
-    assert not held_out.is_measurable
-    with pytest.raises(ValueError, match=r"has score -3\.0"):
-        evaluation_metrics(held_out, 0.5)
+    assert not HeldOut(1, {"sums": [prompt(-3.0)]}).is_measurable
     assert not HeldOut(1, no_score=4).is_measurable
     assert HELD_OUT.is_measurable
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openrlhf_ada.eval import intervals
-from openrlhf_ada.eval.intervals import bootstrap_interval, exchange_p_value, score_interval, wilson
+from openrlhf_ada.eval.intervals import exchange_p_value, score_interval, wilson
 
 Z2 = 1.959963984540054**2
 
@@ -63,10 +63,6 @@ def test_values_scale_with_their_bounds() -> None:
     low, high = score_interval(values)
     assert score_interval(2 * values - 1, -1.0, 1.0) == pytest.approx((2 * low - 1, 2 * high - 1))
     assert score_interval(1 - values) == pytest.approx((1 - high, 1 - low))
-    with pytest.raises(ValueError, match=r"expected values in \[0, 1\], and at least one"):
-        score_interval(np.array([1.5]))
-    with pytest.raises(ValueError, match="at least one"):
-        score_interval(np.array([]))
 
 
 def test_interval_holds_the_mean_and_stays_within_the_bounds() -> None:
@@ -156,10 +152,3 @@ def test_p_value_of_many_denominators_is_sampled(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(intervals, "MOST_CELLS", 0)
     assert exchange_p_value(differences) == exchange_p_value(differences)
     assert exchange_p_value(differences) == pytest.approx(exact, abs=0.005)
-
-
-def test_bootstrap_of_lengths_is_seeded() -> None:
-    lengths = np.array([100.0, 200.0, 300.0, 4000.0])
-    assert bootstrap_interval(lengths) == bootstrap_interval(lengths)
-    low, high = bootstrap_interval(lengths)
-    assert 100 <= low < 1150 < high <= 4000

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from adversarial import adversarial_texts
 
-from openrlhf_ada.data.verification import reference_response
+from openrlhf_ada.data.labels import reference_response
 from openrlhf_ada.reward.grade import UnusableLabelError
 from openrlhf_ada.reward.mathematics.answers import grade
 from openrlhf_ada.reward.mathematics.text import find_answers
@@ -215,7 +215,7 @@ def test_a_costly_label_is_no_fault_of_the_answer() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("label", ["42", r"\frac{x^2+1}{3}", "(1,2]"])
 def test_adversarial_texts_never_hang_the_grader(label: str) -> None:
-    texts = list(adversarial_texts(10_000 // 3 + 1, seed=len(label)))
+    texts = list(adversarial_texts(600, seed=len(label)))
     pool = GraderPool("openrlhf_ada.reward.mathematics:grade", GradingLimits(5.0, 1024), 2)
     with pool, ThreadPoolExecutor(4) as threads:
         grades = list(threads.map(lambda text: pool.grade(text, label), texts))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 
 from openrlhf_ada.config.defaults import FULL_MARKS
@@ -88,8 +86,8 @@ def test_a_response_without_a_final_answer_has_none(reward: str, response: str, 
     assert extracted(reward, response, truncated=truncated) == answer
 
 
-def test_majorities_are_those_of_final_answers_over_all_subsets() -> None:
-    """Six responses of which three talk or are cut off: the rows of a file, and the votes counted one by one."""
+def test_majorities_are_those_of_final_answers() -> None:
+    """Six responses of which three talk or are cut off, and so do not vote."""
     responses = [r"\boxed{42}", "So it is 42.", "I do not know.", "I do not know.", "7", "We have 7 apples and"]
     truncated = [False] * 5 + [True]
     names = ["42", "42", "", "", "7", ""]
@@ -100,17 +98,9 @@ def test_majorities_are_those_of_final_answers_over_all_subsets() -> None:
         )
         for index, (text, cut, name) in enumerate(zip(responses, truncated, names, strict=True))
     ]  # fmt: skip
-    found, _ = answered(rows, {"p": 0.5}, same=lambda answer: answer_name("math", answer))
-    values = per_problem(found, 6, range(1, 7))
-    for k in range(1, 7):
-        wins: list[float] = []
-        for subset in itertools.combinations(names, k):
-            votes = [name for name in subset if name]
-            most = max(map(votes.count, votes), default=0)
-            winners = {name for name in votes if votes.count(name) == most}
-            wins.append(("42" in winners) / max(len(winners), 1))
-        assert values[f"maj@{k}"][0] == pytest.approx(sum(wins) / len(wins))
-    assert values["maj@6"][0] == 1.0
+    found, _ = answered(rows, ["p"], 0.5, same=lambda answer: answer_name("math", answer))
+    assert found[0].groups == names
+    assert per_problem(found, 6, [])["maj@6"][0] == 1.0
 
 
 @pytest.mark.parametrize(

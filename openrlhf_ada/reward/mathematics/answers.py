@@ -21,7 +21,14 @@ from openrlhf_ada.reward.grade import Grade, UnusableLabelError, before_first_an
 from openrlhf_ada.reward.mathematics.choices import choice_of_answer, choice_of_label
 from openrlhf_ada.reward.mathematics.expressions import equal_expressions, is_readable
 from openrlhf_ada.reward.mathematics.notation import simplified, words
-from openrlhf_ada.reward.mathematics.numbers import Number, number, number_of_words, time_of_day, with_decimal_point
+from openrlhf_ada.reward.mathematics.numbers import (
+    Number,
+    number,
+    number_of_words,
+    same_time,
+    time_of_day,
+    with_decimal_point,
+)
 from openrlhf_ada.reward.mathematics.prose import after_announcement
 from openrlhf_ada.reward.mathematics.relations import (
     as_interval,
@@ -35,18 +42,12 @@ from openrlhf_ada.reward.mathematics.relations import (
     without_qualifier,
     without_same_name,
 )
+from openrlhf_ada.reward.mathematics.tables import pattern
 from openrlhf_ada.reward.mathematics.text import LONGEST, FoundAnswer, clause_of, find_answers, last_boxes, unfenced
 from openrlhf_ada.reward.mathematics.units import Measured, amounts, comparable, measured
 
-_TEXT_LABEL = re.compile(
-    r"(?=.*[a-z]{3}|no$)[a-z][a-z' -]*[a-z]|"
-    # a date
-    r"(?!sin|cos|tan|sqrt|log|exp)[a-z]{3,12} [0-9]{1,2}(?:,? [0-9]{4})?"
-)
-_NAMED = re.compile(
-    r"^(?:[A-Za-z]|[A-Z]{1,4}|\|[A-Z]{2}\||[A-Z]:[A-Z]|\\(?:angle|theta|alpha|beta|lambda)\s*[A-Z]{0,3})"
-    r"(?:_(?:\w|\{\w{1,5}\}))?(?:\([^()=]{1,12}\))?\s*="
-)
+_TEXT_LABEL = pattern("answers", "text_label")
+_NAMED = pattern("answers", "named")
 _DOTS = re.compile(r"\s*(?:\\ldots|\.\.\.)$")
 _CONGRUENCE = re.compile(r"\\equiv|\\[pb]?mod(?![a-z])")
 _VERDICT = re.compile(r"(yes|no|true|false)\s*[,.;:!]")
@@ -58,17 +59,12 @@ _SAME_WORDING = {"dne": "does not exist"} | dict.fromkeys(
 _ARTICLE = re.compile(r"^(?:an?|the) ")
 # 17 \bmod 5 = 2
 _MODULO = re.compile(r"^[0-9\s]+\\bmod\s*[0-9]+\s*=")
-_HUGE = re.compile(
-    r"\^\s*\{?\s*[0-9]{5,}|\^\s*\{?\s*[0-9]+\s*\^\s*\{?\s*(?:[0-9]{2,}|[0-9]\s*\^)|[0-9]{5,}\s*\}?\s*!|[0-9]!\s*!|[0-9]{1000}"
-)
+_HUGE = pattern("answers", "huge")
 
 
 def grade(response: str, label: Any) -> Grade:
-    """1.0 if the response's answer equals the label, or any of several labels; else 0.0.
-
-    Raises:
-        UnusableLabelError: a label is empty, neither text nor number, or does not equal itself.
-    """
+    """1.0 if the response's answer equals the label, or any of several labels; else 0.0. Raises UnusableLabelError if
+    a label is empty, neither text nor number, or does not equal itself."""
     labels = readable_labels(label)
     label_is_readable()
     answers = find_answers(response)
@@ -107,7 +103,7 @@ def equal(label: str, answer: FoundAnswer) -> bool:
         return _without_brackets(plain_label) == _without_brackets(plain_answer)
     times = time_of_day(words(plain_label)), time_of_day(words(plain_answer))
     if times[0] is not None and times[1] is not None:
-        return times[0].equals(times[1])
+        return same_time(times[0], times[1])
     expected, given = amounts(plain_label), amounts(plain_answer)
     if expected and given and (expected[1] == given[1] or expected[0] + given[0] > 2):
         return expected[1] == given[1]

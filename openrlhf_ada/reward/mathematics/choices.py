@@ -5,21 +5,15 @@ from __future__ import annotations
 import re
 import unicodedata
 
+from openrlhf_ada.reward.mathematics.tables import pattern
+
 _WRAP = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|textsf)\s*\{([^{}]*)\}")
 _ALONE = re.compile(r"[(\[]?\s*([A-J])\s*[)\].:]?|[(\[]?\s*([a-j])\s*[)\]]")
-_WITH_CONTENT = re.compile(
-    r"(?:[(\[]\s*([A-J])\s*[)\]]|([A-J])(?:[).]|:(?=\s)))\s*(?!or(?:\s*[(\[]?[A-J])?\b\W*$)\S.*", re.DOTALL
-)
+_WITH_CONTENT = pattern("choices", "with_content")
 _SEVERAL = re.compile(r"[(\[]?[A-J][)\]]?(?:\s*(?:,|and|&)\s*(?:and\s+)?[(\[]?[A-J][)\]]?)+")
 _CHOSEN = re.compile(r"(?:(?:the\s+)?(?:option|choice|answer)\s*)?[(\[]?\s*([A-Ja-j])\s*[)\].:]?", re.IGNORECASE)
-_IN_PROSE = re.compile(
-    r"(?i:(?:the\s+)?(?:option|choice|answer)\s+)?[(\[]?([A-J])[)\]]?(?=\s*[.,;:]|\s+(?:because|since|as|is)\b|\s*\()"
-)
-_AT_END = re.compile(
-    r"\b(?:is|it'?s|be|choose|pick|select|option|choice|answer)\s*:?\s*[(\[]?([A-J])[)\]]?[.!]?$|"
-    r"\b(?:choose|pick|select)\s+(?:option\s+)?[(\[]?([A-J])[)\]]?(?=[.,;])",
-    re.IGNORECASE,
-)
+_IN_PROSE = pattern("choices", "in_prose")
+_AT_END = pattern("choices", "at_end")
 _BRACKETED = re.compile(r"\(([A-J])\)")
 _NOT_THIS = re.compile(r"(?:\bnot|n['\u2019]t|\([A-J]\)\s*(?:,|and|or|,\s*(?:and|or)))\s*$")
 _ANOTHER = re.compile(r"\s*\(?(?:,|or|and|/)\s*[(\[]?[A-J]\b")

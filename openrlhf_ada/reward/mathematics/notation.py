@@ -6,70 +6,25 @@ import re
 import unicodedata
 
 from openrlhf_ada.reward.mathematics.plain_formulas import plain_formula
+from openrlhf_ada.reward.mathematics.tables import pattern, table
 
-_SIGNS = str.maketrans(
-    {
-        "\u2212": "-", "\u2013": "-", "\u2014": "-", "π": r"\pi ", "∞": r"\infty ", "∪": r"\cup ", "∩": r"\cap ",
-        "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": "/",
-        "°": r"^\circ ", "Ω": r"\Omega ", "∅": r"\emptyset ", "θ": r"\theta ", "±": r"\pm ", "≈": r"\approx ",
-        "∈": r"\in ", "ℝ": r"\mathbb{R}", "α": r"\alpha ", "β": r"\beta ", "λ": r"\lambda ",
-    }
-)  # fmt: skip
+_SIGNS = str.maketrans(table("notation", "signs"))
 _SCRIPTS = ((re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺ⁿ]+"), "^"), (re.compile("[₀₁₂₃₄₅₆₇₈₉₊₋ₙ]+"), "_"))
 _ROOT = re.compile(r"√\s*(?:\(([^()]*)\)|\{([^{}]*)\}|([0-9]+|[a-z]))")
-_SIMPLER = (
-    (re.compile(r"\\(?:[bB]igg?[lrm]?|middle)(?![A-Za-z])"), ""),
-    (re.compile(r"\\(?:leqq|leqslant)"), r"\\le "),
-    (re.compile(r"\\(?:geqq|geqslant)"), r"\\ge "),
-    (re.compile(r"\\langle(?![a-z])"), "("),
-    (re.compile(r"\\rangle(?![a-z])"), ")"),
-    (re.compile(r"\\(?:boldsymbol|bm|pmb)(?![a-z])\s*\{((?:[^{}]|\{[^{}]*\})*)\}"), r"\1"),
-    (re.compile(r"\\[lc]?dots(?![a-z])"), r"\\ldots"),
-    # 0.333... is a third.
-    (re.compile(r"(\.[0-9]*?)([0-9])\2{2,}\s*(?:\\ldots|\.\.\.)$"), r"\1\\overline{\2}"),
-    (re.compile(r"\\mathrm\s*\{\s*([ei])\s*\}"), r"\1"),
-    (re.compile(r"\\log_\{?e(?![a-z])\}?"), r"\\ln "),
-    # A comma that is set close to the next digits groups them.
-    (re.compile(r"(?<=[0-9])(?:,\\!|\{,\})\s*(?=[0-9]{3}(?![0-9]))"), ""),
-    (re.compile(r"\\left(?![a-z])|\\right(?![a-z])|\\displaystyle(?![a-z])|\\!|\\limits(?![a-z])"), ""),
-    (re.compile(r"\\[dtc]frac(?![a-z])"), r"\\frac"),
-    (re.compile(r"\\(?:varnothing|O)(?![A-Za-z])"), r"\\emptyset"),
-    (re.compile(r"(?<=[0-9])(?:\\[,;: ]|~)(?=[0-9]{3}(?![0-9]))"), ""),
-    (re.compile(r"(?<!\\)\\[,;:> ]|~|\\q?quad(?![a-z])"), " "),
-    # math-verify knows the imaginary unit by the space before it.
-    (re.compile(r"(?<=[0-9})])i(?![A-Za-z])"), " i"),
-    (re.compile(r"(?<![A-Za-z\\])i(?=\()"), r"i \\cdot "),
-    (re.compile(r"(?<!\\)\\$"), ""),
-    (re.compile(r"\s+"), " "),
-    (re.compile(r"^\s*\\(?:approx|sim|simeq|thickapprox)(?![a-z])"), ""),
-    (re.compile(r"^\\text ?\{([^{}]*[0-9][^{}]*)\}$"), r"\1"),
-    # A set by its condition, a matrix by its rows.
-    (re.compile(r"^\\\{ ?([a-z])(?: ?\\in ?\\mathbb\{?R\}?)? ?(?:\\mid|\||:) ?(.*\1.*)\\\}$"), r"\2"),
-    (re.compile(r"^\$([^$]+)\$\s*([A-Za-z][A-Za-z /]*)$"), r"\1 \\text{ \2}"),
-)
+_SIMPLER = [(re.compile(found), instead) for found, instead in table("notation", "simpler")]
 _OPEN = re.compile(r"([\[\]])([^\[\],;\s][^\[\]]*[,;][^\[\]]+)([\[\]])")
-_UNIT_VECTOR = re.compile(
-    r"(?:\\(?:mathbf|boldsymbol|bm|hat|vec|overrightarrow)\s*\{?\s*){1,2}\\?([ijk])(?:math)?\s*\}{0,2}"
-)
+_UNIT_VECTOR = pattern("notation", "unit_vector")
 _EXPONENT = re.compile(r"(?<![\w.\\])([+-]?[0-9]+(?:\.[0-9]+)?)[eE]([+-]?[0-9]{1,3})(?![\w.])")
 _REPEATING = re.compile(r"([0-9]*)\.([0-9]*)\\(?:overline|bar)\s*\{([0-9]+)\}")
-_MIXED = re.compile(
-    r"(?<![\w.}\\^])([0-9]+)\s*\\frac\s*\{\s*([0-9]+)\s*\}\s*\{\s*([0-9]+)\s*\}|"
-    r"(?<![\w.}\\^/])([0-9]+)(?: +and)? +([0-9]+) ?/ ?([0-9]+)(?![\w/.^])"
-)
-# Equations below each other.
-_EQUATIONS = re.compile(
-    r"^\\begin\s*\{(array|cases|aligned|gathered)\}(?:\s*\{[lcr|]*\})?(.*)\\end\s*\{\1\}$", re.DOTALL
-)
+_MIXED = pattern("notation", "mixed")
+_EQUATIONS = pattern("notation", "equations")
 _PLUS_MINUS = re.compile(r"\\pm(?![a-z])\s*")
 _TRIGONOMETRY = re.compile(r"(?<!\\arc)\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
 _DEGREES = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*\^\s*\{?\s*\\circ\s*\}?")
 _ROWS = re.compile(r"^\[ ?\[([^\[\]]*(?:\] ?, ?\[[^\[\]]*)*)\] ?\]$")
 _ORDINAL = re.compile(r"(?<=[0-9])(?:st|[nr]d|th)\b")
-_LARGE = re.compile(
-    r"([0-9]+(?:\.[0-9]+)?)\s*(?:\\(?:text|mathrm)\s*\{\s*)?(million|billion|thousand|trillion)\b\s*\}?"
-)
-_ZEROS = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+_LARGE = pattern("notation", "large")
+_ZEROS = table("notation", "zeros")
 
 
 def simplified(text: str) -> str:
@@ -78,8 +33,8 @@ def simplified(text: str) -> str:
     text = _plain_characters(text).strip()
     text = text if text.endswith("...") else text.rstrip(" .,;:\u3002")
     text = _OPEN.sub(_in_round_brackets, _as_tuple(text))
-    for pattern, replacement in _SIMPLER:
-        text = pattern.sub(replacement, text)
+    for found, instead in _SIMPLER:
+        text = found.sub(instead, text)
     text = _ROWS.sub(_matrix, with_braces(plain_formula(text)))
     text = _both_signs(text)
     text = _EQUATIONS.sub(_in_a_row, text)
@@ -119,8 +74,8 @@ def _plain_characters(text: str) -> str:
     """Without characters that stand for LaTeX."""
     if text.isascii():
         return text
-    for pattern, sign in _SCRIPTS:
-        text = pattern.sub(lambda m, sign=sign: f"{sign}{{{unicodedata.normalize('NFKC', m[0])}}}", text)
+    for script, sign in _SCRIPTS:
+        text = script.sub(lambda m, sign=sign: f"{sign}{{{unicodedata.normalize('NFKC', m[0])}}}", text)
     text = "".join(_vulgar(character) for character in text.translate(_SIGNS))
     text = _ROOT.sub(lambda m: rf"\sqrt{{{m[1] or m[2] or m[3]}}}", unicodedata.normalize("NFKC", text))
     return text.translate(_SIGNS)
@@ -208,9 +163,7 @@ def _improper(match: re.Match[str]) -> str:
     return rf"\frac{{{whole * bottom + top}}}{{{bottom}}}" if top < bottom else match[0]
 
 
-_WORDING = re.compile(
-    r"\\(?:text|textbf|textit|textrm|textnormal|mathrm|mathbf|mbox|textsf|operatorname|emph)\s*\{([^{}]*)\}"
-)
+_WORDING = pattern("notation", "wording")
 
 
 def typeset_words(text: str) -> str:

@@ -143,28 +143,16 @@ _TIME = re.compile(r"([0-9]{1,2})\s*:\s*([0-9]{2})(?::00)?(?:\s*([ap])\.?\s*m\.?
 _HOUR = re.compile(r"([0-9]{1,2})()\s*([ap])\.?\s*m\.?", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class TimeOfDay:
-    """`half`: "a" or "p", empty where it is not said."""
-
-    hour: int
-    minute: int
-    half: str
-
-    def equals(self, other: TimeOfDay) -> bool:
-        """1:30 PM is 13:30, and 1:30 where the half of the day is left out."""
-        if self.minute != other.minute:
-            return False
-        if (self.half and other.half) or not (self.half or other.half):
-            return self._hour_of_24() == other._hour_of_24()
-        return self._hour_of_24() == other._hour_of_24() or self.hour == other.hour
-
-    def _hour_of_24(self) -> int:
-        return self.hour % 12 + 12 * (self.half == "p") if self.half else self.hour
-
-
-def time_of_day(text: str) -> TimeOfDay | None:
+def time_of_day(text: str) -> tuple[int, int, str] | None:
+    """Hour, minute, and the half of the day: "a" or "p", empty where it is not said."""
     match = _TIME.fullmatch(text) or _HOUR.fullmatch(text)
     if match is None or int(match[1]) > 24 or int(match[2] or 0) > 59:
         return None
-    return TimeOfDay(int(match[1]), int(match[2] or 0), (match[3] or "").lower())
+    return int(match[1]), int(match[2] or 0), (match[3] or "").lower()
+
+
+def same_time(one: tuple[int, int, str], other: tuple[int, int, str]) -> bool:
+    """1:30 PM is 13:30, and 1:30 where the half of the day is left out."""
+    hours = {hour % 12 + 12 * (half == "p") if half else hour for hour, _, half in (one, other)}
+    is_half_left_out = bool(one[2]) != bool(other[2])
+    return one[1] == other[1] and (len(hours) == 1 or (is_half_left_out and one[0] == other[0]))

@@ -9,56 +9,21 @@ import re
 from collections.abc import Iterator
 
 from openrlhf_ada.reward.mathematics.numbers import NUMBER_WORDS, number_of_words
+from openrlhf_ada.reward.mathematics.tables import pattern
 
-_ANNOUNCED = re.compile(
-    r"(?:\banswers?\b(?:\s+(?!is\b|was\b|are\b)[A-Za-z]+){0,8}?\s*"
-    r"(?:\b(?:is|was|are|must\s+be|should\s+be|would\s+be|will\s+be|has\s+to\s+be|can\s+be|equals|becomes|"
-    r"comes\s+out\s+(?:to\s+be|as|to))\b(?!n't)|[:=]|\*\*\s*:?)|"
-    r"\bthe\s+(?:correct\s+)?(?:option|choice)\s+is\b|####|^\W*an(?:swer|s)\b|答案[是为為：]?)[\s:*=_]*",
-    re.IGNORECASE | re.MULTILINE,
-)
+_ANNOUNCED = pattern("prose", "announced")
 _ANNOUNCES = re.compile(r"an(?:s|swer)|option|choice|####|答案", re.IGNORECASE)
 """What every announcement holds."""
-_FILLER = re.compile(
-    r"(?:therefore|thus|hence|then|so|simply|just|exactly|precisely|indeed|clearly|obviously|actually|finally|"
-    r"definitely|certainly|for\s+sure|of\s+course|in\s+fact|also|indeed|now|about|approximately|approx\.?|roughly|"
-    r"around|nearly|equal\s+to|equals|given\s+by|found\s+to\s+be|calculated\s+(?:as|to\s+be)|"
-    r"(?:a\s+total\s+of|in\s+total|altogether)|:|=|,|\*\*)(?![A-Za-z])[\s:,=]*",
-    re.IGNORECASE,
-)
-_EXPLAINED = re.compile(
-    r"\s*(?:,\s*(?:which|that|as|since|because|so|where|when|and\s+(?:so|thus|we)|it|not|but|i\.e\.)\b|"
-    r"(?<!divided)(?<!multiplied)(?<!increased)(?<!reduced)\s(?:which|as|since|because|so|where|when|by|according|i\.e\.|after|given)\s|"
-    r"\s\((?:(?:not|i\.e\.|that is|about|approx|since|because|as)\b|[≈≅]|(?!or\b|[^()]*[=<>\\0-9]))[^()]*\)|"
-    r"\s[-\u2013\u2014]{1,3}\s(?=[A-Za-z])|;)"
-)
+_FILLER = pattern("prose", "filler")
+_EXPLAINED = pattern("prose", "explained")
 _REASONED = re.compile(r"\S,?\s(?:which|as|since|because|so|where|when|by|given|with|for|if|but)\s[^.]*=")
 """An equation that explains what stands before it."""
 _TELLING = re.compile(r"[0-9$*]")
 _WHY = re.compile(r",?\s(?:because|since|as)\s")
 _CHECK = re.compile(r"\s\([^()A-Za-z]*=[^()]*\)$")
-_DENIED = re.compile(
-    r"\b(?:wrong|incorrect|false|bad|mistaken|flawed)\s+(?:final\s+)?"
-    r"(?:answer|result|option|choice|value|number|guess|solution)\b|"
-    r"(?:(?<!\()\bnot|n['\u2019]t|\bcannot|\bmaybe|\bperhaps|\bpossibly|\bneither)\s+(?:be\s+)?(?:equal\s+to\s+)?"
-    r"[-$\\(*]*(?:[0-9]|[a-j]\b[\s).*]*$)(?!.*\b(?:but|which|it)\b)|"
-    r"\b(?:is|are|was|were|would\s+be|seems|looks)\s+(?:\w+ly\s+)?(?:wrong|incorrect|false|mistaken|impossible)\b|"
-    r"\b(?:is|are|was|were|can)(?:\s*not|n['\u2019]t|\s+never)\s+(?:be\s+)?(?:the\s+|a\s+)?(?:final\s+)?"
-    r"(?:right|correct|true|answer|solution)\b|"
-    r"\banswer\s+(?:is|was)(?:\s+not|n['\u2019]t|\s+never)\b(?!.*\bbut\b)|"
-    r"(?:\bnot|n['\u2019]t|\bnever|\bfalse)\s+(?:\w+\s+){0,3}?that\b(?!.*\bbut\b)|\b(?:i|we)\s+doubt\b|\banything\s+but\b|"
-    r"\bdiffers?\s+from\b|\bno\s+way\s+(?:that\s+)?(?:it|the\s+answer)\b|"
-    r"\b(?:do\s+not|don['\u2019]t|cannot|can['\u2019]t)\s+(?:think|believe|say|conclude)\b"
-)
-_LEFT_OPEN = re.compile(
-    r"\b(?:might|may|could)\s+(?:also\s+|well\s+)?be\b(?!\s+\w+(?:ed|en|wn)\b)|"
-    r"\b(?:maybe|perhaps|possibly)\s+(?:it\b|the\s+(?:final\s+|correct\s+)?answer)|\?\s*$"
-)
-_DENIES = re.compile(
-    r"wrong|incorrect|false|bad|mistaken|flawed|impossible|not|never|n['\u2019]t|neither|doubt|"
-    r"maybe|perhaps|possibly|might|may|could|anything but|differ|no way|\?"
-)
-"""What every denial holds: found in a twentieth of the time of _DENIED."""
+_DENIED = pattern("prose", "denied")
+_LEFT_OPEN = pattern("prose", "left_open")
+_DENIES = pattern("prose", "denies")
 _REASON = re.compile(r"\b(?:because|since)\b")
 _NOT_BUT = re.compile(r"\W*not\b[^.]*?\bbut\s+(?:rather\s+)?", re.IGNORECASE)
 _CLAUSE = re.compile(r"(?:[.;,!?](?=\s|$)|\n)+")
@@ -72,28 +37,17 @@ _QUANTITY = re.compile(
 )
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 _NUMBER = re.compile(rf"(?<![A-Za-z0-9_.^\\{{])(?<![0-9]:){_QUANTITY.pattern}")
-_PREDICATE = re.compile(r".*\b(?:is|are|was|equals|be)\s+(?!not\b)(?=\S)")
-_UNSURE = re.compile(
-    r"\b(?:not|never|no|at (?:least|most)|(?:more|less|fewer|greater) than|far from|almost|one of|between|or|"
-    r"except|if)\b|n't\b"
-)
-_LIST_LINK = re.compile(r"\s*(?:,|,?\s*\b(?:and|or)\b)\s*(?:[a-zA-Z](?:_\w)?\s*=\s*)?")
-_LARGER_PART = re.compile(r"\s?(?:weeks?|days?|hours?|hrs?|h|minutes?|mins?|feet|foot|ft|dollars?),?\s(?:and\s)?")
+_PREDICATE = pattern("prose", "predicate")
+_UNSURE = pattern("prose", "unsure")
+_LIST_LINK = pattern("prose", "list_link")
+_LARGER_PART = pattern("prose", "larger_part")
 _LAST_LINK = re.compile(r"\band\b|\bor\s+[a-zA-Z](?:_\w)?\s*=")
 _SPELT = re.compile(rf"\b(?:{NUMBER_WORDS})(?:(?:\s+and\s+|\s+|-)(?:{NUMBER_WORDS}))*\b", re.IGNORECASE)
 TAIL_OF_NUMBER = 300
 """Characters at the end of a text in which its last number is looked for."""
 
-_NOUN = re.compile(
-    r"\s?-?(?!\s?(?:as|of|if|is|are|was|for|with|by|when|where|left|then|than|that|which|required|because)\b)[A-Za-z]+"
-    r"(?:\s?/\s?[A-Za-z]+|\s(?!(?:as|of|if|is|are|was|for|with|by|when|where|in|on|at|to|left|then|than|that|from|"
-    r"which|because|or|and)\b)[A-Za-z]+){0,3}"
-)
-_OTHERS = re.compile(
-    r"^\s?[A-Za-z]+,?\s[0-9]|"
-    r"^[^.]*?(?:\b(?:or|nor|to|and|times|plus|minus|divided|over|mod|modulo|out of|through|squared|cubed)\b\s*"
-    r"(?:\w+\s+){0,3}?[$\\(]*[0-9]|^\s*(?:percent\s+)?of\s+[$\\(]*[0-9]|[-+*/^=<>\u00d7\u00b7]\s*[$\\(]*[0-9A-Za-z]|,\s*(?:and\s+|or\s+)?[-$\\(]*[0-9])"
-)
+_NOUN = pattern("prose", "noun")
+_OTHERS = pattern("prose", "others")
 
 
 def after_announcement(text: str) -> str | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from openrlhf_ada.reward.mathematics import prose as math_prose
 from openrlhf_ada.reward.mathematics.numbers import CHINESE
+from openrlhf_ada.reward.mathematics.tables import pattern
 
 TAIL = 2_000
 """Characters at the end of a response in which the answer is looked for if there is no box."""
@@ -25,10 +26,8 @@ MOST_BOXES = 64
 _BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?:\s*\{|\s*(?=-?[0-9]))")
 _UNBRACED = re.compile(r"-?[0-9][0-9.,]*[0-9]|-?[0-9]")
 _PERCENT = re.compile(r"[\s$]*(?:\\?%|\b(?:percent|pct)\b)")
-_NOISE = re.compile(r"[\s.$&\\()\[\]{}]|\+{2,}|q?quad\b|text(?:bf)?\b|mathrm\b")
-_ITEM = re.compile(
-    r"(?:[a-z]+ +){0,5}?(?:,|;|,? *\b(?:and|or)\b)? *(?:,|and|or)? *(?:[a-z]_?[a-z0-9]?\s*=)?", re.IGNORECASE
-)
+_NOISE = pattern("text", "noise")
+_ITEM = pattern("text", "item")
 _NO_ITEM = re.compile(r"\b(?:is|are|was|not|so|then|thus|we|get|if|when|but|hence|no)\b")
 _TAGGED = re.compile(r"<answer>((?:(?!<answer>|</answer>).)*)</answer>", re.DOTALL)
 _FENCES = (("$$", "$$"), ("$", "$"), (r"\[", r"\]"), (r"\(", r"\)"))

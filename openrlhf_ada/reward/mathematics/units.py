@@ -14,29 +14,15 @@ from string import ascii_lowercase
 
 from openrlhf_ada.reward.mathematics.notation import typeset_words
 from openrlhf_ada.reward.mathematics.numbers import number
+from openrlhf_ada.reward.mathematics.tables import pattern, table
 
-_SAME = {
-    "mm": "mm millimeter millimetre", "cm": "cm centimeter centimetre", "dm": "dm", "m": "m meter metre",
-    "km": "km kilometer kilometre", "in": "in inch inche", "ft": "ft foot feet", "yd": "yd yard", "mi": "mi mile",
-    "mg": "mg milligram", "g": "g gram", "kg": "kg kilogram", "lb": "lb pound", "oz": "oz ounce",
-    "ms": "ms millisecond", "s": "s sec second", "min": "min minute", "h": "h hr hour", "day": "day", "week": "week",
-    "month": "month", "year": "year yr", "am": "am a.m", "pm": "pm p.m", "dollar": "dollar usd buck", "cent": "cent",
-    "euro": "euro eur", "pound sterling": "gbp", "rupee": "rupee", "yen": "yen", "l": "l L liter litre",
-    "ml": "ml mL milliliter millilitre", "N": "N newton", "kN": "kN", "J": "J joule", "kJ": "kJ", "W": "W watt",
-    "kW": "kW", "V": "V volt", "A": "A amp ampere", "Hz": "Hz hertz", "Pa": "Pa pascal", "K": "K kelvin",
-    "mol": "mol mole", "eV": "eV", "rpm": "rpm", "gallon": "gal gallon", "degree": "degree deg",
-    "radian": "radian rad", "unit": "unit", "percent": "percent pct percentage",
-}  # fmt: skip
+_SAME = table("units", "same")
 _NAMES = {word: unit for unit, words in _SAME.items() for word in words.split()}
-_POWERS = {"square": 2, "squared": 2, "sq": 2, "cubic": 3, "cubed": 3}
-_RATES = {"mph": "mi/h", "kph": "km/h", "kmph": "km/h", "kmh": "km/h"}
-_LARGER = {
-    "s": {"min": 60, "h": 3600, "day": 86_400, "week": 604_800}, "in": {"ft": 12, "yd": 36, "mi": 63_360},
-    "mm": {"cm": 10, "dm": 100, "m": 1000, "km": 10**6}, "mg": {"g": 1000, "kg": 10**6}, "ml": {"l": 1000},
-    "cent": {"dollar": 100},
-}  # fmt: skip
+_POWERS = table("units", "powers")
+_RATES = table("units", "rates")
+_LARGER = table("units", "larger")
 _IN_SMALLEST = {unit: (smallest, size) for smallest, sizes in _LARGER.items() for unit, size in sizes.items()}
-_SIGNS = {"€": "euro", "£": "pound sterling", "₹": "rupee", "¥": "yen"}
+_SIGNS = table("units", "signs")
 
 _TEXT = r"\\(text|textnormal|mbox|textrm|textbf|textit|emph|mathrm|operatorname|mathbf|rm)"
 _FONTS = ("mathrm", "operatorname", "mathbf", "rm")
@@ -47,27 +33,17 @@ _IN_TEXT = re.compile(
     rf"{_EXPONENT}\s*\.?$"
 )
 _WORDS = re.compile(rf"(?<=[0-9}})!%])(-|\s*)~?([A-Za-z][A-Za-z./ '-]{{0,80}}?){_EXPONENT}\s*\.?$")
-_NOUN = re.compile(r"(?=.*[aeiou])[A-Za-z][a-z]{3,}|man|men|car|egg|cup|way|pen|box|bag|row|cat|dog|boy")
-_NUMBER = re.compile(
-    r"(?:half|halve|third|fourth|quarter|fifth|sixth|seventh|eighth|ninth|tenth|dozen|hundred|thousand|million|"
-    r"billion|trillion|factorial|squared|cubed)s?"
-)
-"""Words behind a number that make another number of it."""
+_NOUN = pattern("units", "noun")
+_NUMBER = pattern("units", "number")
 _PREFIXED = re.compile(r"[mkMGTcdnp]?(?:[gmsNJWVAKLlBTCF]|mol|Hz|Pa|eV|cal|bar|dB)")
 _SHORT = ("of", "a", "an", "in", "on", "at", "per", "sq")
-_FUNCTION = re.compile(r"(?:arc)?(?:sin|cos|tan|cot|sec|csc|log|exp|ln|sqrt)h?[a-z]?")
-"""Perhaps with its argument: cosx."""
-_AMOUNT = re.compile(
-    r"([0-9][0-9,]*(?:\.[0-9]+)?(?:\s*/\s*[0-9]+)?|\\frac\{[0-9]+\}\{[0-9]+\})\s*([A-Za-z][A-Za-z ]*?)\s*"
-    r"(?:,\s*|(?:,\s*)?\band\s+|(?=[0-9])|$)"
-)
+_FUNCTION = pattern("units", "function")
+_AMOUNT = pattern("units", "amount")
 _DEGREE = re.compile(r"\s*\^\s*\{?\s*\\circ\s*\}?(?:\s*([CF])|\s*\\?(?:text|mathrm)\s*\{\s*([CF])\s*\})?$")
 _MONEY = re.compile(r"^([+-]?)\s*(?:\\\$|\$|([€£₹¥]))\s*(?=[0-9.])|(?<=[0-9])\s*(?:\\\$|\$|([€£₹¥]))$")
 _PERCENT = re.compile(r"\s*\\?%$")
 _BASE = re.compile(r"(?<=[0-9A-Fa-f])\s*_\s*\{?\s*(?:\\text\s*\{)?\s*([0-9]{1,2}|[a-z]{3,10})\s*\}*$")
-_CONNECTIVE = re.compile(
-    r"\b(?:or|and|if|for|to|mod|not|is|are|at|than|but|maybe|perhaps|when|where|with|times|plus|minus)\b"
-)
+_CONNECTIVE = pattern("units", "connective")
 _VARIABLE = re.compile(r"(?<![\\A-Za-z])(?!(?:e|i|sqrt|pi|sin|cos|tan|log|ln)(?![A-Za-z]))[A-Za-z]")
 
 

@@ -44,12 +44,10 @@ _WRONG = "wrong output"
 
 
 def grade(response: str, label: Any, limits: ProgramLimits | None = None, rules: CodeRules | None = None) -> Grade:
-    """Grade the program in `response` with the tests of `label`.
+    """Run the program in `response` against the tests of `label`. `limits`, `rules`: None for those of this process.
 
-    `limits`, `rules`: None for those of this grading process.
-
-    Raises UnusableLabelError where the label has no tests in a form of `labels`, and SandboxError where nothing
-    can be run."""
+    Raises UnusableLabelError for a label in none of the forms of `labels`, and SandboxError where nothing can be run.
+    """
     rules = rules or _rules_here(os.environ.get(CODE_RULES_VARIABLE))
     tests = read_label(label, rules.imports)
     program = find_program(response)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import ast
 import builtins
+import re
 import symtable
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,15 +28,8 @@ _IN_ONE_PROCESS = {
 }
 """Names that tests use where they look at more than what a function returns: its output, its files, its source."""
 
-_DEFINITIONS = (
-    ast.FunctionDef,
-    ast.AsyncFunctionDef,
-    ast.ClassDef,
-    ast.Import,
-    ast.ImportFrom,
-    ast.Assign,
-    ast.AnnAssign,
-)
+_IMPORTS = ast.Import | ast.ImportFrom
+_DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | _IMPORTS | ast.Assign | ast.AnnAssign
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +58,12 @@ class Asserts:
 
 
 def read_asserts(
-    tests: Any, *, entry_point: Any = None, setup: Any = None, prompt: Any = None, imports: Sequence[str] = ()
+    tests: Any, *, setup: Sequence[str], entry_point: Any = None, prompt: Any = None, imports: Sequence[str] = ()
 ) -> Asserts:
     """`setup`: code to run before the tests. `prompt`: of HumanEval, with the signature and helpers. `imports`:
     modules that programs may import. Raises UnusableLabelError."""
-    parts = _texts(tests, "'tests'")
     entry = _entry(entry_point)
-    parts = _parts([*_texts(setup or [], "the set-up of the tests"), *parts])
+    parts = _parts([*setup, *texts(tests, "'tests'")])
     if entry:
         parts = ["\n".join([*parts, f"check({entry_point})"])]
     trees = [_parsed(part) for part in parts]
@@ -104,25 +97,22 @@ def read_asserts(
     )
 
 
-def _texts(value: Any, what: str) -> list[str]:
-    texts = [value] if isinstance(value, str) else value
-    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+def texts(value: Any, what: str) -> list[str]:
+    """Of text or a list of texts; raises UnusableLabelError."""
+    found = [value] if isinstance(value, str) else value
+    if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
         raise UnusableLabelError(f"{what} must be text or a list of texts")
-    return texts
+    return found
 
 
 def _entry(entry_point: Any) -> str:
     """The name in it: "add" of "Solution().add"; empty for None."""
     if entry_point is None or entry_point == "":
         return ""
-    if isinstance(entry_point, str):
-        try:
-            names = [node.id for node in ast.walk(ast.parse(entry_point, mode="eval")) if isinstance(node, ast.Name)]
-        except (SyntaxError, ValueError, RecursionError):
-            names = []
-        if len(names) == 1:
-            return names[0]
-    raise UnusableLabelError(f"entry_point is {repr(entry_point)[:80]}, expected the name of a function")
+    match = re.fullmatch(r"([^\W\d]\w*)(?:\(\))?(?:\.\w+)*", entry_point) if isinstance(entry_point, str) else None
+    if match is None:
+        raise UnusableLabelError(f"entry_point is {repr(entry_point)[:80]}, expected the name of a function")
+    return match[1]
 
 
 def _parsed(source: str) -> ast.Module:
@@ -162,7 +152,7 @@ def _test_functions(steps: Iterable[ast.stmt]) -> list[str]:
 def _check_steps(steps: list[ast.stmt], entry: str, *, has_functions: bool) -> None:
     if entry and not any(isinstance(step, ast.FunctionDef) and step.name == "check" for step in steps):
         raise UnusableLabelError("the label has an entry_point, but its tests define no function 'check'")
-    if not any(isinstance(node, ast.Assert | ast.Raise) for step in steps for node in ast.walk(step)):
+    if not any(isinstance(node, ast.Assert | ast.Raise) for node in _walk(steps)):
         raise UnusableLabelError("the label has no tests: nothing in 'tests' is asserted")
     if not has_functions and all(map(_runs_nothing, steps)):
         raise UnusableLabelError("the label has no tests: nothing in 'tests' is run (is there an entry_point?)")
@@ -217,7 +207,7 @@ def _free_names(parts: Iterable[str]) -> set[str]:
 def _modules(trees: Iterable[ast.Module], free: set[str]) -> set[str]:
     """Modules of the standard library that tests use without importing them: names of which they take attributes only,
     such as `math`. The program's own `math` must not decide a test."""
-    nodes = [node for tree in trees for node in ast.walk(tree)]
+    nodes = list(_walk(trees))
     with_attributes = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
     alone = {node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in with_attributes}
     return (free & sys.stdlib_module_names) - alone
@@ -225,13 +215,8 @@ def _modules(trees: Iterable[ast.Module], free: set[str]) -> set[str]:
 
 def _shadowing(trees: list[ast.Module]) -> list[str]:
     """Functions of the program with the names of built-in ones, such as `sum`: where tests call nothing else."""
-    called = {
-        node.func.id
-        for tree in trees
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _BUILTINS
-    }
-    return sorted(called)
+    called = {node.func.id for node in _walk(trees) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    return sorted(called & _BUILTINS)
 
 
 def _is_of_program(step: ast.AST) -> bool:
@@ -240,7 +225,7 @@ def _is_of_program(step: ast.AST) -> bool:
 
 def _imported_names(steps: Iterable[ast.stmt]) -> tuple[set[str], str]:
     """(names that come from the program, other import statements at the top)."""
-    statements = [step for step in steps if isinstance(step, ast.Import | ast.ImportFrom)]
+    statements = [step for step in steps if isinstance(step, _IMPORTS)]
     taken = {alias.name for step in statements if _is_of_program(step) for alias in step.names} - {"*"}
     imports = [step for step in statements if not _is_of_program(step)]
     return taken, "\n".join(map(ast.unparse, imports))
@@ -259,7 +244,7 @@ def _without_imports(part: str) -> str:
 
 
 def _check_imports(steps: Iterable[ast.stmt], allowed: Sequence[str]) -> None:
-    for node in (node for step in steps for node in ast.walk(step)):
+    for node in _walk(steps):
         if isinstance(node, ast.Import):
             modules = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and not _is_of_program(node):
@@ -276,7 +261,7 @@ def _check_imports(steps: Iterable[ast.stmt], allowed: Sequence[str]) -> None:
 def _reason_for_one_process(steps: Iterable[ast.stmt], remote: Sequence[str], imports: Sequence[str]) -> str:
     """Empty where the tests can run without the program."""
     telling = _IN_ONE_PROCESS - set(remote) - set(imports)
-    for node in (node for step in steps for node in ast.walk(step)):
+    for node in _walk(steps):
         if isinstance(node, ast.ClassDef) and _names_in(node.bases) & set(remote):
             return "a class of the tests is derived from one of the program"
         if isinstance(node, ast.ExceptHandler) and node.type is not None and _names_in([node.type]) & set(remote):
@@ -287,8 +272,12 @@ def _reason_for_one_process(steps: Iterable[ast.stmt], remote: Sequence[str], im
     return ""
 
 
+def _walk(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    return (one for node in nodes for one in ast.walk(node))
+
+
 def _names_in(nodes: Iterable[ast.AST]) -> set[str]:
-    return {one.id for node in nodes for one in ast.walk(node) if isinstance(one, ast.Name)}
+    return {one.id for one in _walk(nodes) if isinstance(one, ast.Name)}
 
 
 def _words_of(node: ast.AST) -> set[str]:
@@ -299,7 +288,7 @@ def _words_of(node: ast.AST) -> set[str]:
         return {node.attr}
     if isinstance(node, ast.arg):
         return {node.arg}
-    if isinstance(node, ast.Import | ast.ImportFrom):
+    if isinstance(node, _IMPORTS):
         paths = [alias.name for alias in node.names] + [getattr(node, "module", None) or ""]
         return {part for path in paths for part in path.split(".")}
     return set()
@@ -307,11 +296,10 @@ def _words_of(node: ast.AST) -> set[str]:
 
 def _reads_arguments(steps: Iterable[ast.stmt]) -> bool:
     """Whether an assert reads a variable that another statement has given to a function of the program."""
-    nodes = [node for step in steps for node in ast.walk(step)]
-    asserts = [node for node in nodes if isinstance(node, ast.Assert)]
+    nodes = list(_walk(steps))
     given = {id(one): one.id for node in nodes for one in _given_to_others(node)}
     passed = set(given.values())
-    for node in asserts:
+    for node in (node for node in nodes if isinstance(node, ast.Assert)):
         here = [one for one in ast.walk(node.test) if isinstance(one, ast.Name) and one.id in passed]
         given_here = {given[id(one)] for one in here if id(one) in given}
         if any(id(one) not in given and one.id not in given_here for one in here):
@@ -334,7 +322,4 @@ def _trusts_the_program(steps: Iterable[ast.stmt], remote: Sequence[str], entry:
         return bool(helpers)
     if len(remote) > 1 and set(remote) <= _BUILTINS:
         return True
-    for node in (node for step in steps for node in ast.walk(step)):
-        if isinstance(node, ast.Assert) and len(_names_in([node.test]) & helpers) > 1:
-            return True
-    return False
+    return any(isinstance(node, ast.Assert) and len(_names_in([node.test]) & helpers) > 1 for node in _walk(steps))

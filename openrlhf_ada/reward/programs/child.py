@@ -26,6 +26,7 @@ from functools import lru_cache
 from typing import Any
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
+_FOLDER = json.loads(sys.argv[2])["programs"] if __name__ == "__main__" else os.path.dirname(__file__)
 _OFTEN_IMPORTED = ("bisect", "collections", "copy", "functools", "heapq", "itertools", "math", "string", "typing")
 """The template imports these, so that the children need not."""
 
@@ -38,37 +39,6 @@ _STACK_BYTES = 64 << 20
 _MACHINES = {"x86_64": (0, 0xC000003E, 334), "aarch64": (1, 0xC00000B7, 294)}
 """Column in the tables of system calls, `AUDIT_ARCH_*`, and the last call that was reviewed for these tables. Whatever
 the kernel has beyond (io_uring, clone3, pidfd, new mounts) is "not there" (ENOSYS), for which glibc has its ways."""
-
-_REFUSED = """
-connect 42 203, accept 43 202, accept4 288 242, bind 49 200, listen 50 201, sendmsg 46 211, sendmmsg 307 269,
-recvmmsg 299 243, socket 41 198,
-
-fork 57 -, vfork 58 -, execve 59 221, execveat 322 281, ptrace 101 117, process_vm_readv 310 270,
-process_vm_writev 311 271, kcmp 312 272, rt_sigqueueinfo 129 138, rt_tgsigqueueinfo 297 240, migrate_pages 256 238,
-move_pages 279 239, setpriority 141 140, sched_setparam 142 118, sched_setscheduler 144 119, sched_setaffinity 203 122,
-sched_setattr 314 274, ioprio_set 251 30, get_robust_list 274 100, unshare 272 97, setns 308 268, prctl 157 167,
-seccomp 317 277,
-
-mount 165 40, umount2 166 39, pivot_root 155 41, chroot 161 51, init_module 175 105, finit_module 313 273,
-delete_module 176 106, kexec_load 246 104, kexec_file_load 320 294, reboot 169 142, swapon 167 224, swapoff 168 225,
-bpf 321 280, perf_event_open 298 241, userfaultfd 323 282, syslog 103 116, acct 163 89, settimeofday 164 170,
-clock_settime 227 112, clock_adjtime 305 266, adjtimex 159 171, quotactl 179 60, iopl 172 -, ioperm 173 -,
-modify_ldt 154 -, personality 135 92, open_by_handle_at 304 265, name_to_handle_at 303 264, fanotify_init 300 262,
-add_key 248 217, request_key 249 218, keyctl 250 219, io_setup 206 0, io_submit 209 2, vhangup 153 58, sync 162 81,
-
-shmget 29 194, shmat 30 196, shmctl 31 195, semget 64 190, semop 65 193, semctl 66 191, semtimedop 220 192,
-msgget 68 186, msgsnd 69 189, msgrcv 70 188, msgctl 71 187, mq_open 240 180, mq_unlink 241 181, memfd_create 319 279,
-mkdir 83 -, mkdirat 258 34, rmdir 84 -, unlink 87 -, unlinkat 263 35, rename 82 -, renameat 264 38, renameat2 316 276,
-mknod 133 -, mknodat 259 33, chmod 90 -, fchmod 91 52, fchmodat 268 53, chown 92 -,
-lchown 94 -, fchown 93 55, fchownat 260 54, setxattr 188 5, lsetxattr 189 6, fsetxattr 190 7,
-
-utime 132 -, utimes 235 -, futimesat 261 -, utimensat 280 88, truncate 76 45, link 86 -, linkat 265 37,
-removexattr 197 14, lremovexattr 198 15, fremovexattr 199 16, getxattr 191 8, lgetxattr 192 9, fgetxattr 193 10,
-listxattr 194 11, llistxattr 195 12, flistxattr 196 13, readlink 89 -, readlinkat 267 78, flock 73 32,
-inotify_init 253 -, inotify_init1 294 26, inotify_add_watch 254 27, inotify_rm_watch 255 28, fanotify_mark 301 263"""
-"""Calls with their number on each machine: network; other processes; the kernel itself; what would outlast the
-process, make its folder hard to delete, or hide from the watch over that folder how much is in it; what Landlock lets
-pass to a path outside of the folder (all but what `stat` says of one, which importing a module asks)."""
 
 _CLONE, _CLONE_THREAD = (56, 220), 0x10000
 _KILL, _TKILL, _TGKILL, _PRLIMIT = (62, 129), (200, 130), (234, 131), (302, 261)
@@ -115,10 +85,16 @@ def _filter(column: int, architecture: int, last_known: int) -> bytes:
     return program + _only(_PRLIMIT[column], (_low(0), [0, *own])) + _step(_RETURN, _ALLOW)
 
 
+def refused_calls() -> list[list[str]]:
+    """Their numbers on each machine."""
+    with open(f"{_FOLDER}/system_calls.txt", encoding="utf-8") as stream:
+        return [line.split()[1:] for line in stream if line.strip() and not line.startswith("#")]
+
+
 @lru_cache
 def _same_for_all(column: int, architecture: int, last_known: int) -> bytes:
     """What does not depend on the process: the template makes it once."""
-    refused = [int(number) for number in (entry.split()[1 + column] for entry in _REFUSED.split(",")) if number != "-"]
+    refused = [int(numbers[column]) for numbers in refused_calls() if numbers[column] != "-"]
     program = (
         _step(_LOAD, 4) + _step(_JUMP_IF_EQUAL, architecture, 1) + _step(_RETURN, _KILL_PROCESS) + _step(_LOAD, 0)
     )
@@ -276,9 +252,9 @@ def main() -> None:
         resource.setrlimit(kind, (hard, hard))
     channel = socket.socket(fileno=int(sys.argv[1]))
     settings = json.loads(sys.argv[2])
-    sys.path.append(settings["programs"])
+    sys.path.append(_FOLDER)
     jobs, server = (importlib.import_module(f"inside.{name}") for name in ("jobs", "server"))
-    sys.path.remove(settings["programs"])
+    sys.path.remove(_FOLDER)
     # Programs of the same user could read an ordinary process.
     _checked(_LIBC.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0), "the template is readable")
     if settings["is_wrapped"] and os.getppid() != 1:

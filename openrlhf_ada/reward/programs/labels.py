@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from openrlhf_ada.reward.grade import UnusableLabelError
-from openrlhf_ada.reward.programs.asserts import Asserts, read_asserts
+from openrlhf_ada.reward.programs.asserts import Asserts, read_asserts, texts
 
 LARGEST_PACKED = 1 << 28
 """Bytes of packed test cases."""
@@ -31,7 +31,9 @@ LARGEST_PACKED = 1 << 28
 _WRAPPERS = ("input_output", "ground_truth", "verification_info", "reward_model")
 _OF_CONTESTS = ("public_tests", "private_tests", "generated_tests")
 _OF_LIVECODEBENCH = ("public_test_cases", "private_test_cases")
+_SETUPS = ("test_imports", "test_setup_code")
 _CALL_TYPES = {"functional", "function_call"}
+_EMPTY = "the label has no tests: its lists are empty"
 _STDIN_TYPES = {"stdin", "stdin_stdout", "input_output"}
 
 
@@ -106,27 +108,17 @@ def _read_tests(key: str, fields: dict[str, Any], imports: Sequence[str]) -> Tes
         return _read_form(tests | _others(fields), imports)
     if isinstance(tests, list) and tests and all(isinstance(test, dict) for test in tests):
         return _read_cases(tests, fields)
-    setup = [
-        *_lines(fields.get("test_imports"), "test_imports"),
-        *_lines(fields.get("test_setup_code"), "test_setup_code"),
-    ]
+    setup = [line for name in _SETUPS for line in texts(fields.get(name) or [], name) if line.strip()]
     return read_asserts(
         tests, entry_point=fields.get("entry_point"), setup=setup, prompt=fields.get("prompt"), imports=imports
     )
-
-
-def _lines(value: Any, key: str) -> list[str]:
-    lines = [value] if isinstance(value, str) else value or []
-    if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
-        raise UnusableLabelError(f"{key} must be text or a list of texts")
-    return [line for line in lines if line.strip()]
 
 
 def _read_lists(inputs: list[Any], outputs: list[Any], name: Any) -> Tests:
     if len(inputs) != len(outputs):
         raise UnusableLabelError(f"the label has {len(inputs)} inputs and {len(outputs)} outputs, expected as many")
     if not inputs:
-        raise UnusableLabelError("the label has no tests: its lists are empty")
+        raise UnusableLabelError(_EMPTY)
     if name is not None:
         return _read_calls(name, inputs, outputs)
     return [Dialogue(_text(given), _text(expected)) for given, expected in zip(inputs, outputs, strict=True)]
@@ -153,11 +145,7 @@ def _read_calls(name: Any, inputs: list[Any], outputs: list[Any]) -> Tests:
     for at, (arguments, result) in enumerate(zip(inputs, outputs, strict=True)):
         if isinstance(arguments, str):
             arguments, result = _from_json(arguments, f"input {at}"), _from_json(result, f"output {at}")
-        if not isinstance(arguments, list | tuple):
-            raise UnusableLabelError(
-                f"input {at} is of type {type(arguments).__name__}, expected the list of arguments"
-            )
-        tests.append((_as_json(arguments, f"input {at}"), _as_json(result, f"output {at}")))
+        tests.append((_arguments(arguments, at), _as_json(result, f"output {at}")))
     wrapped = all(isinstance(result, list) and len(result) == 1 for _, result in tests)
     return [Call(name, arguments, [result, *result] if wrapped else [result]) for arguments, result in tests]
 
@@ -165,7 +153,7 @@ def _read_calls(name: Any, inputs: list[Any], outputs: list[Any]) -> Tests:
 def _read_cases(cases: list[Any], fields: dict[str, Any]) -> Tests:
     """Of {input, output, type or testtype, fn_name}, all of one type or not."""
     if not cases:
-        raise UnusableLabelError("the label has no tests: its lists are empty")
+        raise UnusableLabelError(_EMPTY)
     name = fields.get("fn_name") or _metadata_name(fields.get("metadata"))
     return [_read_case(case, at, name) for at, case in enumerate(cases)]
 
@@ -183,9 +171,13 @@ def _read_case(case: Any, at: int, name: Any) -> Dialogue | Call:
     if isinstance(arguments, str):  # one argument a line
         arguments = [_from_json(line, f"input {at}") for line in arguments.split("\n") if line.strip()]
         result = _from_json(result, f"output {at}")
-    if not isinstance(arguments, list):
-        raise UnusableLabelError(f"input {at} is of type {type(arguments).__name__}, expected the list of arguments")
-    return Call(function, _as_json(arguments, f"input {at}"), [_as_json(result, f"output {at}")])
+    return Call(function, _arguments(arguments, at), [_as_json(result, f"output {at}")])
+
+
+def _arguments(given: Any, at: int) -> list[Any]:
+    if not isinstance(given, list | tuple):
+        raise UnusableLabelError(f"input {at} is of type {type(given).__name__}, expected the list of arguments")
+    return _as_json(given, f"input {at}")
 
 
 def _metadata_name(metadata: Any) -> Any:

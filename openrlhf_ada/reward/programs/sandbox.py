@@ -77,12 +77,8 @@ class Sandbox:
     def run_tests(
         self, code: str, tests: str, limits: ProgramLimits = _DEFAULT_LIMITS, before: list[str] | None = None
     ) -> RunResult:
-        """Run `code` and then `tests` in one process: `cause` is "" only if the last test was reached.
-
-        The child proves it by a random token. A program that inspects its own process can find the token, and one that
-        returns objects equal to everything passes every `assert ==`: this is no proof against a program that cheats.
-        `judge.judge` is.
-        """
+        """Run `code` and then `tests` in one process: `cause` is "" only if the last test was reached, which the child
+        proves by a random token. A program that cheats can find the token, or equal everything: see `judge.judge`."""
         token = secrets.token_hex(16)
         job = {"kind": "tests", "code": code, "tests": tests, "token": token, "before": before or []}
         result = self._run(job, b"", limits)
@@ -153,21 +149,15 @@ class Run:
             self._selector.register(self.child.stdin, selectors.EVENT_WRITE)
             self._sends = True
         elif self.closes_stdin:
-            self._close_stdin()
-
-    def _close_stdin(self) -> None:
-        os.close(self.child.stdin)
-        self.child.stdin = -1
+            os.close(self.child.stdin)
+            self.child.stdin = -1
 
     def _is_done(self, descriptor: int) -> bool:
         """Move what there is through a descriptor that is ready; true where nothing more will come or go."""
         if descriptor == self.child.stdin:
             return self._send()
         if descriptor == self.child.events.fileno():
-            message = self.child.events.recv(_CHUNK_BYTES)
-            ended = json.loads(message) if message else {"exit": None, "stopped": ""}
-            self.exit_code, self.has_ended = ended["exit"], True
-            self.stopped = self.stopped or ended["stopped"]
+            self._read_end()
             return True
         data = os.read(descriptor, _CHUNK_BYTES)
         received = self.received[descriptor]
@@ -204,11 +194,14 @@ class Run:
         self._selector.close()
         self.child.events.settimeout(START_SECONDS)
         if not self.has_ended:
-            message = self.child.events.recv(_CHUNK_BYTES)
-            self.has_ended = True
-            if message and not self.stopped:
-                self.stopped = json.loads(message)["stopped"]
+            self._read_end()
         self.child.close()
+
+    def _read_end(self) -> None:
+        message = self.child.events.recv(_CHUNK_BYTES)
+        ended = json.loads(message) if message else {"exit": None, "stopped": ""}
+        self.exit_code, self.has_ended = ended["exit"], True
+        self.stopped = self.stopped or ended["stopped"]
 
     def check_ready(self) -> None:
         """Raises SandboxError if the child could not be confined."""

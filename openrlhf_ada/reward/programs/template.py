@@ -175,7 +175,7 @@ def fork(imports: tuple[str, ...], limits: ProgramLimits) -> Child:
         try:
             return template.fork(limits)
         except ConnectionError:
-            _forget(template)
+            close_templates(template)
     raise SandboxError("the sandbox's process has ended twice, and nothing was run")
 
 
@@ -194,16 +194,11 @@ def template_of(imports: tuple[str, ...]) -> Template:
         return _templates[key]
 
 
-def _forget(template: Template) -> None:
+def close_templates(which: Template | None = None) -> None:
+    """End the templates of this process, or this one. Later runs start new ones."""
     with _lock:
-        for key in [key for key, found in _templates.items() if found is template]:
-            _templates.pop(key).close()
-
-
-def close_templates() -> None:
-    """End the templates of this process. Later runs start new ones."""
-    with _lock:
-        for key in [key for key in _templates if key[0] == os.getpid()]:
+        own = [key for key, found in _templates.items() if key[0] == os.getpid() and which in (None, found)]
+        for key in own:
             _templates.pop(key).close()
 
 
