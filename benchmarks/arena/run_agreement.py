@@ -40,11 +40,11 @@ from benchmarks.arena.folders import Results, keep_settings
 from benchmarks.arena.language_model import rows_of, save_start
 from benchmarks.arena.methods import METHODS, check_on_real_stack, names
 from benchmarks.arena.page import agreement_of
+from benchmarks.arena.progress_line import progress_line
 from benchmarks.arena.real import Flags
 from benchmarks.arena.tasks import TASKS, make_world
 from benchmarks.arena.trainings import UnfinishedTrainingError, alone, deadline, run_training
 from openrlhf_ada.cli.demo import TOY, flags_of_any_run, words
-from openrlhf_ada.cli.progress_line import progress_line
 from openrlhf_ada.demo.artifacts import build_directory, write_jsonl
 from openrlhf_ada.platforms import without_gpu
 from openrlhf_ada.platforms.without_gpu import DTYPE_VARIABLE

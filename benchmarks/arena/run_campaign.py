@@ -17,12 +17,12 @@ from benchmarks.arena.campaign import RUNGS, Trials, check_folder, final_cells, 
 from benchmarks.arena.costs import COSTS
 from benchmarks.arena.methods import METHODS, check_names, names
 from benchmarks.arena.page import at_equal
+from benchmarks.arena.progress_line import progress_line
 from benchmarks.arena.statistics import SEEDS_FOR_INTERVAL, SEEDS_FOR_TEST
 from benchmarks.arena.tables import REFERENCE, finals_of
 from benchmarks.arena.tasks import TASKS
 from benchmarks.arena.trainings import alone
 from benchmarks.arena.weights import check_weights
-from openrlhf_ada.cli.progress_line import progress_line
 
 QUICK: dict[str, Any] = {
     "methods": ["uniform-8", "balance", "est", "first-success-8"],

@@ -41,6 +41,8 @@ from openrlhf_ada.reporting.run_record import Run, read_run
 from openrlhf_ada.trainer.checkpoints import has_checkpoint
 
 RECIPES: dict[str, Recipe] = {"smollm2": replace(SMOLLM2, eval_samples=2), "toy": TOY}
+MOST_PROMPTS = {"smollm2": 1024, "toy": 256}
+"""Training prompts that the tasks have next to the held-out ones."""
 """The demo evaluates twice, these runs nine times: with 4 answers a prompt that would take as long as 18 steps."""
 
 BUDGET = 6144
@@ -92,7 +94,7 @@ def conditions_of(args: argparse.Namespace) -> Conditions:
         )
     if not 0 < rate < 1:
         raise ValueError(f"--rate {rate:g}: a learning rate lies between 0 and 1. Leave it out for that of the demo")
-    return Conditions(model, budget, rate, recipe.max_prompts, recipe.eval_samples)
+    return Conditions(model, budget, rate, MOST_PROMPTS[model], recipe.eval_samples)
 
 
 class Campaign:
@@ -143,7 +145,8 @@ class Campaign:
         if not goes_on:
             shutil.rmtree(run_dir, ignore_errors=True)
         recipe, data = RECIPES[self._conditions.model], self._results.folder / "prompts" / f"seed{cell.seed}"
-        write_prompts(self._toy, recipe, data, num_train=self._conditions.prompts, seed=cell.seed)
+        sizes = {"num_train": self._conditions.prompts, "num_heldout": recipe.num_heldout}
+        write_prompts(self._toy, data, **sizes, seed=cell.seed)
         paths = flags_of_any_run(recipe, prepare_model(self._toy, Path(".cache")), data, run_dir)
         flags = paths | run_flags(cell.method, self._conditions) | {"train.seed": 1000 + cell.seed}
         return flags | {"ckpt.path": checkpoints} | ({"ckpt.load_enable": True} if goes_on else {})

@@ -15,7 +15,7 @@ from typing import IO
 
 import psutil
 
-from openrlhf_ada.cli.progress_line import progress_line
+from benchmarks.arena.progress_line import progress_line
 from openrlhf_ada.platforms.processes import kill_rest
 
 LOG = "train.log"

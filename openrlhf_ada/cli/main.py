@@ -43,20 +43,12 @@ def main() -> int:
     except TerminatedError as error:
         print(f"openrlhf-ada {name}: terminated", file=sys.stderr)
         return status_of(error)
-    except MissingPackagesError as error:
-        print(f"openrlhf-ada {name}: error: {error}", file=sys.stderr)
-        return 2
-    except ModuleNotFoundError as error:
-        print(f"openrlhf-ada {name}: error: {missing_package(error)}", file=sys.stderr)
-        return 2
-    except HostError as error:
-        # Of a bare installation: what reads the flags of --config is OpenRLHF's parser.
-        print(f"openrlhf-ada {name}: error: {error}", file=sys.stderr)
-        return 2
-    except (OSError, ValueError) as error:
-        if verb.answers_for_errors and not isinstance(error, ConfigError):
+    except (MissingPackagesError, ModuleNotFoundError, HostError, OSError, ValueError) as error:
+        # HostError: of a bare installation, since what reads the flags of --config is OpenRLHF's parser.
+        if verb.answers_for_errors and isinstance(error, OSError | ValueError) and not isinstance(error, ConfigError):
             raise
-        print(f"openrlhf-ada {name}: error: {error_text(error)}", file=sys.stderr)
+        said = missing_package(error) if isinstance(error, ModuleNotFoundError) else error_text(error)
+        print(f"openrlhf-ada {name}: error: {said}", file=sys.stderr)
         return 2
 
 

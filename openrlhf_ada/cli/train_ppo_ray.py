@@ -19,8 +19,8 @@ from types import SimpleNamespace
 from typing import Any, TextIO
 
 from openrlhf_ada.cli.flag_reference import actions_of
-from openrlhf_ada.cli.lost_processes import RunLostError
 from openrlhf_ada.cli.run_folder import begin_run_folder, check_free, keep_name
+from openrlhf_ada.cli.run_watch import RunLostError, RunWatch
 from openrlhf_ada.config import program
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.host_rules import loss_warnings
@@ -275,7 +275,6 @@ def _train(args: SimpleNamespace, view: ProgressView, session: Session) -> None:
     from openrlhf_ada.platforms.resources import on_this_node
 
     view.handle({"type": "phase", "text": f"loading engines and models (their logs: {session.log_dir})"})
-    from openrlhf_ada.cli.run_watch import RunWatch
     from openrlhf_ada.rollout.engine_starts import watched_starts
     from openrlhf_ada.trainer.launch import train
 
@@ -294,7 +293,7 @@ def _train(args: SimpleNamespace, view: ProgressView, session: Session) -> None:
         raise
     except (RayActorError, OutOfMemoryError) as error:
         if lost := watch.lost():
-            raise RunLostError("\n".join(process.description() for process in lost)) from error
+            raise RunLostError(lost) from error
         raise
     finally:
         reader.stop(waits=not session.head.verdict)

@@ -11,16 +11,7 @@ from types import ModuleType
 from openrlhf_ada.config.installed import check_packages
 
 TRAINING = (
-    "openrlhf",
-    "vllm",
-    "torch",
-    "transformers",
-    "ray",
-    "deepspeed",
-    "datasets",
-    "psutil",
-    "rich",
-    "plotly",
+    *("openrlhf", "vllm", "torch", "transformers", "ray", "deepspeed", "datasets", "psutil", "rich", "plotly"),
 )
 
 

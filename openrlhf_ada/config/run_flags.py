@@ -122,14 +122,14 @@ class RunFlags:
     # -- processes that do nothing ----------------------------------------------------------------------------------
     silence: float = flag_of_every_mode(
         60.0,
-        "Seconds without progress, or with a stopped process, after which a line says who is waited for. Each further "
+        "Seconds without progress, after which a line says who is waited for. Each further "
         "line comes after twice the time.",
         metavar="SECONDS",
         allowed=(lambda v: v > 0, "it is a time in seconds", "Try 60"),
     )
     dead_after: float = flag_of_every_mode(
         1800.0,
-        "Seconds without progress, or with a stopped process, after which the run ends and prints the command that "
+        "Seconds without progress, after which the run ends and prints the command that "
         "resumes it. For engines: at least --ada_timeout plus 120.",
         metavar="SECONDS",
         allowed=(lambda v: v > 0, "it is a time in seconds", "Try 1800"),

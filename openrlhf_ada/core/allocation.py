@@ -86,8 +86,7 @@ def least_variance(p: Floats, n: Floats) -> Floats:
 def knapsack(p: Floats, n: Floats) -> Floats:
     """Growth of (1 - p^n - (1 - p)^n) p (1 - p)^2: chance of two outcomes x expected progress (arXiv 2509.25849).
 
-    The growth is p^n (1 - p) + (1 - p)^n p times the progress, so it falls with n. Hence no dynamic programme is
-    needed. The released one gives the least number the value 0, which overrates the first rollout above it.
+    It falls with n, so no dynamic programme is needed. The released one overrates the first rollout above the least.
     """
     return (p**n * (1.0 - p) + (1.0 - p) ** n * p) * p * (1.0 - p) ** 2
 
@@ -123,9 +122,7 @@ def priority(name: str, pass_rates: ArrayLike, floor: float) -> Floats:
     return PRIORITIES[name].function(p)
 
 
-def allocate(
-    priorities: ArrayLike, budget: int, lower: ArrayLike, upper: ArrayLike, tie_break: ArrayLike
-) -> NDArray[np.int64]:
+def allocate(priorities: ArrayLike, budget: int, lower: ArrayLike, upper: ArrayLike, tie_break: ArrayLike) -> Ints:
     """Integers n with sum `budget` and lower <= n <= upper, as near to proportional as the bounds allow.
 
     The real-valued split is n = clip(c u, lower, upper) with the one c that meets the budget; the largest remainders
@@ -133,17 +130,12 @@ def allocate(
     with equal bounds a higher priority never gets fewer.
 
     Args:
-        priorities: u >= 0, finite, shape (B,). A prompt of priority 0 gets more than its lower bound only when all
-            others are full.
-        budget: rollouts in all.
-        lower: least number of each prompt, int, shape (B,) or a scalar.
-        upper: largest number of each prompt, likewise.
+        priorities: u >= 0, shape (B,). Prompts of priority 0 get more than their lower bound when all others are full.
+        lower, upper: least and largest number of each prompt, shape (B,) or scalars.
         tie_break: a different number for each prompt, shape (B,).
 
-    Returns: int64, shape (B,).
-
-    Raises:
-        ValueError: a priority is negative or not finite, or the bounds leave no room for the budget.
+    Returns int64, shape (B,). Raises ValueError where the bounds leave no room for the budget, and for priorities that
+    are negative or not finite.
     """
     u = np.asarray(priorities, dtype=np.float64)
     if not (np.isfinite(u).all() and (u >= 0).all()):
@@ -158,9 +150,8 @@ def allocate(
     # In one order whatever the order of the prompts: sums of floats depend on it.
     order = np.lexsort((np.asarray(tie_break), u))
     u, low, high = u[order], low[order], high[order]
-    split = _round(_water_fill(u, budget, low, high), budget, low, high)
-    result = np.empty_like(split)
-    result[order] = split
+    result = np.empty(len(u), dtype=np.int64)
+    result[order] = _round(_water_fill(u, budget, low, high), budget, low, high)
     return result
 
 
@@ -200,7 +191,7 @@ def take_best(gains: Floats, budget: int, tie_break: ArrayLike) -> Ints:
     return np.bincount(rows.ravel()[order], minlength=len(gains)).astype(np.int64)
 
 
-def _water_fill(u: Floats, budget: int, low: NDArray[np.int64], high: NDArray[np.int64]) -> Floats:
+def _water_fill(u: Floats, budget: int, low: Ints, high: Ints) -> Floats:
     """clip(c u, low, high) with the c at which it sums to the budget: piecewise linear in c, so found exactly."""
     top = float(u.max(initial=0.0))
     # Priority 0 comes last, not never.
@@ -216,7 +207,7 @@ def _water_fill(u: Floats, budget: int, low: NDArray[np.int64], high: NDArray[np
     return np.clip(c * u, low, high)
 
 
-def _round(quota: Floats, budget: int, low: NDArray[np.int64], high: NDArray[np.int64]) -> NDArray[np.int64]:
+def _round(quota: Floats, budget: int, low: Ints, high: Ints) -> Ints:
     """Largest remainders up. Arrays are in the order (u, tie_break) already, so a stable sort settles ties."""
     split = np.floor(quota + 1e-9).astype(np.int64)
     remainder = quota - split

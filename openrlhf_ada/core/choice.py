@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from openrlhf_ada.core.criteria import CHOICES, LEAST_VALUE
+from openrlhf_ada.core.estimators import RateEstimator
 from openrlhf_ada.core.row_table import missing_names
 from openrlhf_ada.core.types import PromptPool
 from openrlhf_ada.core.visits import VisitHistory
@@ -22,14 +23,6 @@ the least value would wait longer with a probability of e^-2."""
 
 CERTAIN = 1e9
 """A value so large that the chance is 1 while there are places."""
-
-
-class RateDraws(Protocol):
-    """What a prompt's pass rate may be."""
-
-    def draw(self, rows: ArrayLike, rng: np.random.Generator) -> Floats:
-        """One draw of each row's pass rate from its posterior, in [0, 1], shape (B,)."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +54,7 @@ class PromptChooser:
         num_rows: int,
         candidates: int,
         rng: np.random.Generator,
-        rates: RateDraws | None = None,
+        rates: RateEstimator | None = None,
         visits: VisitHistory | None = None,
         *,
         value: str = "std",

@@ -90,11 +90,9 @@ def two_stage_weights(policy: TwoStage, rates: ArrayLike, at: ArrayLike | None =
 
 
 def extra_chances(policy: TwoStage, pilots: Floats) -> Floats:
-    """Shares of prompts with k positives in the first round that get so many rollouts in the second.
-
-    pilots: shares of prompts with k = 0, 1, ... positives, shape (G + 1,). Returns shape (G + 1, most + 1): a large
-    batch takes gains from the largest down, and stops within those of one k.
-    """
+    """Shares of prompts with k positives in the first round that get so many rollouts in the second, shape
+    (G + 1, most + 1). `pilots`: shares of prompts with k = 0, 1, ... positives, shape (G + 1,)."""
+    # A large batch takes gains from the largest down, and stops within those of one k.
     least = policy.extra_bounds[0]
     gains = policy.gains(np.arange(policy.pilot + 1))
     k, level = (index.ravel() for index in np.indices(gains.shape))
@@ -146,15 +144,12 @@ def _weight(builder: GroupBuilder, ends: Iterable[End], p: float, predicted: flo
 
 
 def _kept(builder: GroupBuilder, scores: Floats, positives: int) -> Iterator[tuple[float, tuple[int, ...]]]:
-    """(probability, indices) of the groups that a pool of 0/1 scores, positives first, can lead to.
-
-    Which samples of an outcome are kept makes no difference to their coefficients. Raises ValueError for a selection
-    that does not say how many it keeps of each outcome (`Trait`).
-    """
+    """(probability, indices) of the groups that a pool of 0/1 scores, positives first, can lead to. Raises ValueError
+    for a selection that does not say how many it keeps of each outcome (`Trait`)."""
     selection = builder.selection
     drawn, n = len(scores), selection.group_size
     if selection.has(Trait.OUTCOMES_BY_COUNT):
-        # Samples of one outcome have equal coefficients, so any generator will do.
+        # Samples of one outcome have equal coefficients: any of them will do.
         yield 1.0, selection.keep(scores, np.random.Generator(np.random.PCG64(0)))
         return
     if selection.has(Trait.BEST_AND_FAIR) and positives:

@@ -128,11 +128,8 @@ class Dispatcher(Generic[AnswerT]):
         return len(self._engine_of)
 
     def send(self, *sources: tuple[Callable[[], Request | None], int]) -> None:
-        """Fill the engines from sources of requests, one after the other.
-
-        A source is (take, per_engine): take() gives the next request, or None if there is none; it is asked until each
-        engine has `per_engine` requests on average.
-        """
+        """Fill the engines from sources (take, per_engine), one after the other: take() gives the next request, or
+        None, and is asked until each engine has `per_engine` requests on average."""
         batches: dict[int, list[Request]] = defaultdict(list)
         for take, per_engine in sources:
             while self.num_outstanding < per_engine * (len(self._loads) - len(self._down)):
@@ -212,9 +209,9 @@ def run(
 ) -> list[FinishedPool[Payload]]:
     """Sample until every prompt is closed and every request answered, or lost with its engine and sent again.
 
-    `on_progress` is called whenever engines' answers have been read, `on_failure` for every rollout that failed. A
-    failed rollout that its policy has asked for is repeated, up to `limits.attempts` times; then its prompt is given
-    up, and `on_give_up` gets its pool. An exception of these callbacks ends the sampling.
+    `on_progress` is called whenever answers have been read, `on_failure` for every rollout that failed. One that its
+    policy has asked for is tried `limits.attempts` times; then its prompt is given up, and `on_give_up` gets its pool.
+    An exception of these callbacks ends the sampling.
     """
     dispatcher = Dispatcher(fleet, limits.slots)
     num_given_up = 0

@@ -62,10 +62,9 @@ class Request(NamedTuple):
 
 
 def rollout_seed(run_seed: int, request: Request) -> int:
-    """A seed of 63 bits from the identity of a rollout: the same on any number of engines, in any order.
+    """A seed of 63 bits from the identity of a rollout: the same on any engine, in any order, at any attempt.
 
-    It is the same at every attempt. With a new seed, rollouts that tend to fail, such as long ones that run into a
-    time limit, would be replaced by others and become rarer than the policy makes them.
+    With a new seed, rollouts that tend to fail, such as long ones, would become rarer than the policy makes them.
     """
     identity = [run_seed, request.key, request.index]
     return int(np.random.SeedSequence(identity).generate_state(1, np.uint64)[0] >> np.uint64(1))
@@ -75,9 +74,8 @@ def rollout_seed(run_seed: int, request: Request) -> int:
 class FinishedPool(Generic[Payload]):
     """A closed pool and, at the same positions, what the plumbing keeps of each sample.
 
-    `failure`: why the prompt was given up before its policy closed it: the reason of the first rollout in index order
-    that had no score at its last attempt. Empty for all other prompts. `wanted`: rollouts that the policy had asked
-    for by then.
+    `failure`: why the prompt was given up before its policy closed it, by its first rollout in index order without a
+    score; empty for all others. `wanted`: rollouts that the policy had asked for by then.
     """
 
     pool: PromptPool
@@ -132,7 +130,6 @@ class _OpenPrompt(Generic[Payload]):
 
     def mark_failed(self, index: int, reason: str) -> list[Request]:
         """This rollout has no score and gets no further attempt; returns the later ones, which are useless now."""
-        # No rollout after an earlier failure comes here: it is not outstanding any more.
         self.failed_at, self.reason = index, reason
         return [self.outstanding.pop(later) for later in list(self.outstanding) if later > index]
 
@@ -276,10 +273,8 @@ class Scheduler(Generic[Payload]):
             self._resend(prompt, Request(request.key, request.index, request.attempt + 1))
 
     def give_up(self, request: Request, num_tokens: int, reason: str) -> list[Request]:
-        """A rollout got no score at its last attempt: its prompt is given up if its policy asks for this rollout.
-
-        Returns the requests that nobody needs any more.
-        """
+        """A rollout got no score at its last attempt: its prompt is given up if its policy asks for this rollout;
+        returns the requests that nobody needs any more."""
         self.waste.failed.add(num_tokens)
         prompt = self._take_outstanding(request, num_tokens)
         if prompt is None:

@@ -11,6 +11,7 @@ import math
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 
@@ -36,8 +37,7 @@ class ScoreThreshold:
     def observe(self, scores: Sequence[float]) -> dict[str, float]:
         """End a step and set the threshold of the next one; returns the metrics of the step that has ended.
 
-        `scores`: equally many of every prompt, drawn before any outcome of the prompt was known. Raises ValueError if
-        there are none.
+        `scores`: equally many of every prompt, drawn before any outcome of the prompt was known; at least one.
         """
         if not scores:
             raise ValueError("the step has no scores to take a threshold from")
@@ -48,7 +48,7 @@ class ScoreThreshold:
         return figures
 
     def _update(self, share: float) -> None:
-        self.value = quantile_below_top(sorted(score for step in self._recent for score in step), share)
+        self.value = quantile_below_top(sorted(chain.from_iterable(self._recent)), share)
 
     def state_dict(self) -> dict[str, Any]:
         """What must survive a restart; empty where nothing is learned."""
@@ -56,15 +56,14 @@ class ScoreThreshold:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore `state_dict`; raises ValueError on the state of a run with other flags."""
-        if set(state) != (set[str]() if self._quantile is None else {"recent"}):
+        if ("recent" in state) != (self._quantile is not None):
             raise ValueError(
                 f"the checkpoint {'holds' if state else 'lacks'} the recent scores of --ada_positive_quantile; resume "
                 f"with the --ada_... flags that it was written with"
             )
-        if self._quantile is not None:
-            self._recent.extend(list(step) for step in state["recent"])
-            if self._recent:
-                self._update(self._quantile)
+        self._recent.extend(state.get("recent", []))
+        if self._recent and self._quantile is not None:
+            self._update(self._quantile)
 
 
 def quantile_below_top(ordered: Sequence[float], share: float) -> float:

@@ -68,10 +68,8 @@ def random(scores: NDArray[np.float64], n: int, threshold: float, rng: np.random
     "max_variance", lacks={Need.FAIR_OUTCOMES: "keeps the extremes of a pool"}, traits={Trait.OUTCOMES_BY_COUNT}
 )
 def max_variance(scores: NDArray[np.float64], n: int, threshold: float, rng: np.random.Generator) -> NDArray[np.int64]:
-    """The n samples whose scores vary most: the i best and the n - i worst for some i (PODS, arXiv 2504.13818).
-
-    Ties between samples are broken by chance, ties between values of i towards half and half.
-    """
+    """The i best and the n - i worst, for the i at which scores vary most (PODS, arXiv 2504.13818). Ties between
+    samples are broken by chance, ties between values of i towards half and half."""
     shuffled = rng.permutation(len(scores))
     order = shuffled[np.argsort(scores[shuffled], kind="stable")]
     ranked = scores[order]
@@ -90,10 +88,8 @@ def max_variance(scores: NDArray[np.float64], n: int, threshold: float, rng: np.
 
 @SELECTIONS.add("best_random", lacks={Need.FAIR_OUTCOMES: "prefers the best of a pool"}, traits={Trait.BEST_AND_FAIR})
 def best_random(scores: NDArray[np.float64], n: int, threshold: float, rng: np.random.Generator) -> NDArray[np.int64]:
-    """The best sample and n - 1 random others (PF-PPO's best-random filter, arXiv 2409.06957; its code has n = 2).
-
-    Ties between samples are broken by chance; the code takes the first of the best.
-    """
+    """The best sample, ties by chance, and n - 1 random others (PF-PPO's best-random filter, arXiv 2409.06957; its
+    code has n = 2 and takes the first of the best)."""
     best = int(rng.choice(np.flatnonzero(scores == scores.max())))
     return np.concatenate([[best], rng.permutation(np.delete(np.arange(len(scores)), best))[: n - 1]])
 

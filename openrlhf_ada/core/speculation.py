@@ -24,15 +24,6 @@ PRIOR_STRENGTH = 2.0
 """Rollouts that the prior pass rate counts for: as many as in a uniform prior."""
 
 
-def chance_of_going_on(k_pos: int, k_neg: int, positives: int, negatives: int, unknown: int, prior: float) -> float:
-    """Probability that a prompt will not have `k_pos` positives and `k_neg` negatives once `unknown` samples are in.
-
-    `prior`: see `chance_of_count`.
-    """
-    most = positives + negatives + unknown - k_neg
-    return max(1.0 - chance_of_count(k_pos, most, positives, negatives, unknown, prior), 0.0)
-
-
 @lru_cache(maxsize=1 << 16)
 def chance_of_count(least: int, most: int, positives: int, negatives: int, unknown: int, prior: float) -> float:
     """Probability of `least` to `most` positives once `unknown` samples are in.

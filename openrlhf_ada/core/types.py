@@ -22,8 +22,7 @@ PromptKey: TypeAlias = int
 class Sample:
     """One finished rollout.
 
-    `score` in [0, 1] alone decides when to stop and what to keep.
-    `reward` is what the loss trains on and may be shaped (length penalties). The two are never mixed.
+    `score` in [0, 1] alone decides when to stop and what to keep; `reward`, which may be shaped, is what is trained.
     `index` is the position at dispatch (0, 1, 2, ...): the order in which rules read the pool, not that of arrival.
     `version`: policy version at its first token, that is the number of weight updates before it; `last_version`: at
     its last token, which is a later version only with partial rollouts.
@@ -40,13 +39,13 @@ class Sample:
     def __post_init__(self) -> None:
         if not 0.0 <= self.score <= 1.0:
             raise ValueError(
-                f"sample {self.index} of prompt {self.key} has score {self.score!r}, expected a value in [0, 1]. "
-                f"Return 'scores' in [0, 1] from reward_func next to 'rewards'."
+                f"sample {self.index} of prompt {self.key} has score {self.score!r}: return 'scores' in [0, 1] from "
+                f"reward_func next to 'rewards'"
             )
         if not math.isfinite(self.reward):
             raise ValueError(
-                f"sample {self.index} of prompt {self.key} has reward {self.reward!r}, expected a finite number. "
-                f"Fix the reward function: one such value would spoil the baseline of its whole group."
+                f"sample {self.index} of prompt {self.key} has reward {self.reward!r}: return finite 'rewards' from "
+                f"reward_func, as one such value would spoil the baseline of its whole group"
             )
 
 

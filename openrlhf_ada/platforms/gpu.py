@@ -1,17 +1,26 @@
-"""Why a run cannot use a GPU that this machine has. Without a GPU there is nothing to say: then the CPU is meant."""
+"""Why a run cannot use a GPU that this machine has, and refusals before any actor starts. Without a GPU there is
+nothing to say: then the CPU is meant."""
 
 from __future__ import annotations
 
+import importlib.util
+import logging
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.installed import SETUP_FOR_GPUS
 from openrlhf_ada.platforms.nvml import Driver, Gpu, NoNvmlError, NvmlError, read_driver
+from openrlhf_ada.platforms.resources import MissingResourcesError
+
+logger = logging.getLogger(__name__)
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 ARCHITECTURES = "TORCH_CUDA_ARCH_LIST"
@@ -19,8 +28,9 @@ ARCHITECTURES = "TORCH_CUDA_ARCH_LIST"
 LEAST_CAPABILITY = (8, 0)
 """Of flash-attn and bfloat16."""
 
-OLDEST_DRIVER = {12: "525", 13: "580"}
-"""By major version of CUDA, from NVIDIA's table of compatible drivers."""
+
+AS_THE_NODE = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+"""Ray hides all GPUs from a task that asks for none, unless this is set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,23 +55,6 @@ class Torch:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """What shows a GPU without torch. `kernel_driver`: version of the loaded kernel module. `on_bus`: an NVIDIA GPU is
-    among the PCI devices."""
-
-    driver: Driver | NvmlError
-    kernel_driver: str
-    on_bus: bool
-    in_container: bool
-
-    @property
-    def shows_gpu(self) -> bool:
-        if isinstance(self.driver, Driver):
-            return bool(self.driver.gpus) or bool(self.kernel_driver)
-        return bool(self.kernel_driver) or self.on_bus or not isinstance(self.driver, NoNvmlError)
-
-
 def trouble() -> Trouble | None:
     """What keeps a run from a GPU of this machine; None where nothing does, or there is none to have.
 
@@ -71,10 +64,10 @@ def trouble() -> Trouble | None:
     if visible is not None and hides_all(visible):
         # The user's wish, or Slurm's.
         return None
-    machine = look_at_machine()
-    if not machine.shows_gpu:
+    driver = look_at_driver()
+    if driver is None:
         return None
-    return explain(machine, look_at_torch(), visible) or unreadable_architectures(os.environ.get(ARCHITECTURES, ""))
+    return explain(driver, look_at_torch(), visible) or unreadable_architectures(os.environ.get(ARCHITECTURES, ""))
 
 
 def unreadable_architectures(listed: str) -> Trouble | None:
@@ -115,30 +108,16 @@ def hidden_as_slots(count: int) -> Iterator[None]:
         os.environ[VISIBLE] = visible
 
 
-def look_at_machine(root: Path = Path("/"), read: Callable[[], Driver] = read_driver) -> Machine:
-    """`root`: of the file system."""
-    driver: Driver | NvmlError
+def look_at_driver(root: Path = Path("/"), read: Callable[[], Driver] = read_driver) -> Driver | NvmlError | None:
+    """What it says, or why it says nothing; None where nothing shows a GPU. `root`: of the file system."""
+    has_module = (root / "proc/driver/nvidia/version").is_file()
     try:
         driver = read()
+    except NoNvmlError as error:
+        return error if has_module else None
     except NvmlError as error:
-        driver = error
-    # `NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat ...`
-    told = root / "proc/driver/nvidia/version"
-    version = re.search(r" (\d+\.[\d.]+)|$", told.read_text(encoding="utf-8")) if told.is_file() else None
-    return Machine(
-        driver,
-        "" if version is None else version[1] or "of an unknown version",
-        any(_is_gpu(device) for device in (root / "sys/bus/pci/devices").glob("*")),
-        any((root / name).exists() for name in (".dockerenv", "run/.containerenv")),
-    )
-
-
-def _is_gpu(device: Path) -> bool:
-    """NVIDIA's, and a display controller of some kind."""
-    vendor, kind = device / "vendor", device / "class"
-    if not vendor.is_file() or not kind.is_file():
-        return False
-    return vendor.read_text().strip() == "0x10de" and kind.read_text().startswith("0x03")
+        return error
+    return driver if driver.gpus or has_module else None
 
 
 def look_at_torch() -> Torch:
@@ -159,74 +138,31 @@ def look_at_torch() -> Torch:
     return Torch(torch.__version__, torch.version.cuda or "", reason)
 
 
-def explain(machine: Machine, torch: Torch, visible: str | None = None) -> Trouble | None:
+def explain(driver: Driver | NvmlError, torch: Torch, visible: str | None = None) -> Trouble | None:
     """For a machine that shows a GPU: what is wrong, and what to do; None where nothing is.
 
     `visible`: the value of CUDA_VISIBLE_DEVICES, None where it is not set.
     """
-    driver = machine.driver
     if not torch.reason:
         return _too_old_gpus(driver.gpus) if isinstance(driver, Driver) else None
+    if isinstance(driver, NvmlError):
+        found = f"NVIDIA's driver, which does not answer ({driver})"
+    else:
+        names = ", ".join(sorted({gpu.name for gpu in driver.gpus})) or f"driver {driver.version}"
+        found = f"{len(driver.gpus)} NVIDIA GPU{'s' * (len(driver.gpus) != 1)} ({names})"
     if not torch.cuda:
         return Trouble(
-            f"this machine has {_gpus(machine)}, and torch {torch.version} is a build for CPUs",
+            f"this machine has {found}, and torch {torch.version} is a build for CPUs",
             f"Install what GPUs need into an environment of its own: {SETUP_FOR_GPUS} in a copy of the source",
             is_cpu_build=True,
         )
-    if isinstance(driver, NvmlError):
-        return _no_driver(machine, driver)
-    if not driver.gpus:
-        return Trouble(
-            f"NVIDIA's driver {driver.version} is loaded and shows no GPU"
-            + (" in this container" if machine.in_container else ""),
-            _START_WITH_GPUS if machine.in_container else _LOOK,
-        )
-    needed = int(torch.cuda.partition(".")[0])
-    if driver.cuda[0] < needed:
-        return Trouble(
-            f"this machine has {_gpus(machine)}, and its driver {driver.version} is too old: it serves CUDA up to "
-            f"{driver.cuda[0]}.{driver.cuda[1]}, and torch {torch.version} is built for CUDA {torch.cuda}",
-            f"Install driver {OLDEST_DRIVER.get(needed, 'of a newer version')} or newer on the machine (in a "
-            f"container: on its host)",
-        )
     named = "" if visible is None else f" with {VISIBLE}={visible!r}"
     return Trouble(
-        f"this machine has {_gpus(machine)} with driver {driver.version}, and torch {torch.version} cannot use it"
-        f"{named}: {torch.reason}",
+        f"this machine has {found}, and torch {torch.version}, built for CUDA {torch.cuda}, cannot use them{named}: "
+        f"{torch.reason}",
         (f"{VISIBLE} must name GPUs that nvidia-smi -L shows, each once. " if named else "")
-        + "Look at nvidia-smi; on machines with NVSwitch, nvidia-fabricmanager must run; in a container, "
-        "NVIDIA_DRIVER_CAPABILITIES must hold compute",
-    )
-
-
-_LOOK = "Look at nvidia-smi, and at the kernel's log (dmesg)"
-
-_START_WITH_GPUS = (
-    "Start it with GPUs: docker run --gpus all ... (the host needs the NVIDIA Container Toolkit; with podman: "
-    "--device nvidia.com/gpu=all)"
-)
-
-
-def _no_driver(machine: Machine, error: NvmlError) -> Trouble:
-    if "mismatch" in str(error).lower():
-        return Trouble(
-            f"NVIDIA's driver does not answer ({error})", "It was updated while it ran: restart the machine"
-        )
-    if not isinstance(error, NoNvmlError):
-        return Trouble(f"NVIDIA's driver does not answer ({error})", _LOOK)
-    if not machine.kernel_driver:
-        return Trouble(
-            "this machine has an NVIDIA GPU, and no driver is loaded for it",
-            f"Install NVIDIA's driver, {OLDEST_DRIVER[13]} or newer",
-        )
-    if machine.in_container:
-        return Trouble(
-            f"the host of this container has NVIDIA's driver {machine.kernel_driver}, and the container has no GPU",
-            _START_WITH_GPUS,
-        )
-    return Trouble(
-        f"NVIDIA's kernel driver {machine.kernel_driver} is loaded, and its libraries are missing ({error})",
-        "Install the libraries of the same version",
+        + f"nvidia-smi must answer here, with CUDA {torch.cuda} or newer. In a container: docker run --gpus all ... "
+        "(podman: --device nvidia.com/gpu=all). On machines with NVSwitch, nvidia-fabricmanager must run",
     )
 
 
@@ -234,16 +170,126 @@ def _too_old_gpus(gpus: tuple[Gpu, ...]) -> Trouble | None:
     """Where none can do what a run needs. Of several kinds, the user chooses by CUDA_VISIBLE_DEVICES."""
     if not gpus or any(gpu.capability >= LEAST_CAPABILITY for gpu in gpus):
         return None
-    major, minor = gpus[0].capability
     return Trouble(
-        f"the GPU {gpus[0].name} has compute capability {major}.{minor}, and flash-attn and bfloat16 need "
-        f"{LEAST_CAPABILITY[0]}.{LEAST_CAPABILITY[1]}",
+        f"the GPU {gpus[0].name} has compute capability {'.'.join(map(str, gpus[0].capability))}, and flash-attn and "
+        f"bfloat16 need {'.'.join(map(str, LEAST_CAPABILITY))}",
         "Use an Ampere GPU or a newer one",
     )
 
 
-def _gpus(machine: Machine) -> str:
-    gpus = machine.driver.gpus if isinstance(machine.driver, Driver) else ()
-    if not gpus:
-        return "an NVIDIA GPU"
-    return f"{len(gpus)} NVIDIA GPU{'s' * (len(gpus) > 1)} ({', '.join(sorted({gpu.name for gpu in gpus}))})"
+# -- a run ------------------------------------------------------------------------------------------------------------
+#
+# Without these checks it would start on the CPU, or its workers would fail minutes later, with the reason in a log.
+
+
+def check_machine(args: SimpleNamespace) -> None:
+    """For a run on this machine alone; raises MissingResourcesError. `args`: the host's namespace, nested by dots."""
+    found = trouble()
+    if found is None:
+        return
+    if not _cpu_is_meant(args, [found]):
+        raise MissingResourcesError(
+            f"{found}. To use the CPU all the same, hide the GPUs: {VISIBLE}= openrlhf-ada ..."
+        )
+    logger.warning("%s. This run uses the CPU", found.what)
+
+
+def check_nodes(args: SimpleNamespace) -> bool:
+    """For a run on the cluster that Ray has joined: each node with GPU slots looks at itself. May a run use its GPUs?
+
+    False where all nodes with GPUs have an environment for CPUs, and the flags are for a CPU. Raises
+    MissingResourcesError, which names the nodes.
+    """
+    import ray
+
+    asked = {
+        node["NodeManagerAddress"]: _ask(node["NodeID"])
+        for node in ray.nodes()
+        if node["Alive"] and node["Resources"].get("GPU", 0) > 0
+    }
+    answers = {address: _answer(ref) for address, ref in sorted(asked.items())}
+    # Nodes of a cluster mostly have the same trouble: that is said once.
+    found: dict[Trouble, list[str]] = {}
+    for address, answer in answers.items():
+        if answer is not None:
+            found.setdefault(answer, []).append(address)
+    if not found:
+        return True
+    text = "; ".join(f"on {', '.join(addresses)}: {answer}" for answer, addresses in found.items())
+    if None in answers.values() or not _cpu_is_meant(args, found):
+        raise MissingResourcesError(f"{text}. Mend it, or take the node out of the cluster (ray stop)")
+    logger.warning("%s. This run uses the CPU", text)
+    return False
+
+
+def _ask(node_id: str) -> Any:
+    """Also a node whose slots are all taken."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    on_node = NodeAffinitySchedulingStrategy(node_id, soft=False)
+    environment = {"env_vars": AS_THE_NODE}
+    return ray.remote(trouble).options(num_cpus=0, scheduling_strategy=on_node, runtime_env=environment).remote()
+
+
+def _answer(ref: Any) -> Trouble | None:
+    import ray
+    from ray.exceptions import RayError
+
+    try:
+        return ray.get(ref)
+    except RayError as error:
+        last_line = str(error).strip().splitlines()[-1]
+        return Trouble(
+            f"it cannot run openrlhf_ada ({last_line})", "Install the same packages on every node of the cluster"
+        )
+
+
+def _cpu_is_meant(args: SimpleNamespace, found: Collection[Trouble]) -> bool:
+    """An environment for CPUs with flags for a CPU is meant; everything else is a mistake."""
+    if not all(each.is_cpu_build for each in found):
+        return False
+    try:
+        check_cpu_limits(args)
+    except ConfigError:
+        return False
+    return True
+
+
+def check_cpu_limits(args: SimpleNamespace) -> None:
+    """Raises ConfigError for the first flag that needs a GPU. `args`: the host's namespace, nested by dots."""
+    ds, sleeps = args.ds, args.vllm.enable_sleep and args.train.colocate_all
+    no_flash, leave_out = "there is no flash-attn", "Leave the flag out"
+    attention, sync = ds.attn_implementation, args.vllm.sync_backend
+    limits = [
+        ("--ds.packing_samples", ds.packing_samples, (False,), no_flash, leave_out),
+        ("--train.dynamic_batch_enable", args.train.dynamic_batch_enable, (False,), no_flash, leave_out),
+        ("--ds.ring_attn_size", ds.ring_attn_size, (1,), no_flash, leave_out),
+        ("--ds.load_in_4bit", ds.load_in_4bit, (False,), "there are no 4-bit kernels", leave_out),
+        ("--vllm.enable_sleep", sleeps, (False,), "engines cannot sleep", leave_out),
+        ("--ds.attn_implementation", attention, ("sdpa", "eager"), no_flash, "Use --ds.attn_implementation sdpa"),
+        ("--vllm.sync_backend", sync, ("gloo",), "weights go through gloo", "Use --vllm.sync_backend gloo"),
+    ]
+    for flag, value, allowed, reason, remedy in limits:
+        if value not in allowed:
+            raise ConfigError(flag, value, f"this machine has no GPU, and on a CPU {reason}", remedy)
+
+
+def check_gpu_limits(args: SimpleNamespace) -> None:
+    """Raises ConfigError for the first flag whose package is missing. `args`: the host's namespace, nested by dots."""
+    ds = args.ds
+    needs = [
+        # OpenRLHF imports it at module top, whatever attention is used.
+        ("--ds.attn_implementation", ds.attn_implementation, True, "flash_attn", "OpenRLHF needs"),
+        ("--ds.ring_attn_size", ds.ring_attn_size, ds.ring_attn_size > 1, "ring_flash_attn", "it needs"),
+        ("--ds.load_in_4bit", ds.load_in_4bit, ds.load_in_4bit, "bitsandbytes", "it needs"),
+        ("--ds.use_liger_kernel", ds.use_liger_kernel, ds.use_liger_kernel, "liger_kernel", "it needs"),
+    ]
+    for flag, value, is_used, package, who in needs:
+        if is_used and importlib.util.find_spec(package) is None:
+            raise ConfigError(
+                flag,
+                value,
+                f"on GPUs {who} the package {package}, which is not installed",
+                f"Install {package}; docs/install.md says how to install what every run needs",
+            )

@@ -1,4 +1,4 @@
-"""NVIDIA's management library as far as it is needed, by ctypes.
+"""NVIDIA's management library as far as it is needed.
 
 It comes with the driver and answers without CUDA: no memory of a GPU is taken, and a driver that is too old for torch
 answers as well. Source: NVML API reference.
@@ -6,23 +6,19 @@ answers as well. Source: NVML API reference.
 
 from __future__ import annotations
 
-import ctypes
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-GIB = 1 << 30
+from openrlhf_ada.host.ray_session import nvml_bindings
 
-LIBRARY = "libnvidia-ml.so.1"
+GIB = 1 << 30
 
 RELEASE_S = 60.0
 """Seconds in which the driver takes back the memory of a process that died."""
 
 POLL_S = 1.0
-
-_SUCCESS = 0
-_TEXT_BYTES = 128
 
 
 class NvmlError(RuntimeError):
@@ -53,79 +49,40 @@ class Driver:
     gpus: tuple[Gpu, ...]
 
 
-class _Memory(ctypes.Structure):
-    _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
-
-
-def read_driver(load: Callable[[str], Any] = ctypes.CDLL) -> Driver:
+def read_driver() -> Driver:
     """The driver and all GPUs that this machine, or this container, has. Raises NoNvmlError or NvmlError."""
+    nvml = nvml_bindings()
     try:
-        library = load(LIBRARY)
-    except OSError as error:
-        raise NoNvmlError(str(error)) from error
-    call = _Caller(library)
-    call("nvmlInit_v2")
-    try:
-        cuda, count = ctypes.c_int(), ctypes.c_uint()
-        call("nvmlSystemGetCudaDriverVersion_v2", ctypes.byref(cuda))
-        call("nvmlDeviceGetCount_v2", ctypes.byref(count))
-        return Driver(
-            call.text("nvmlSystemGetDriverVersion"),
+        nvml.nvmlInit()
+        try:
+            cuda = nvml.nvmlSystemGetCudaDriverVersion_v2()
+            gpus = tuple(_read_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
             # 13010 is CUDA 13.1.
-            (cuda.value // 1000, cuda.value % 1000 // 10),
-            tuple(_read_gpu(call, index) for index in range(count.value)),
-        )
-    finally:
-        call("nvmlShutdown")
+            return Driver(nvml.nvmlSystemGetDriverVersion(), (cuda // 1000, cuda % 1000 // 10), gpus)
+        finally:
+            nvml.nvmlShutdown()
+    except nvml.NVMLError as error:
+        kind = NoNvmlError if isinstance(error, nvml.NVMLError_LibraryNotFound) else NvmlError
+        raise kind(str(error)) from error
 
 
-def _read_gpu(call: _Caller, index: int) -> Gpu:
-    handle, memory = ctypes.c_void_p(), _Memory()
-    major, minor = ctypes.c_int(), ctypes.c_int()
-    call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))
-    call("nvmlDeviceGetCudaComputeCapability", handle, ctypes.byref(major), ctypes.byref(minor))
-    call("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(memory))
+def _read_gpu(nvml: Any, index: int) -> Gpu:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
     return Gpu(
-        call.text("nvmlDeviceGetName", handle),
-        call.text("nvmlDeviceGetUUID", handle),
-        (major.value, minor.value),
+        nvml.nvmlDeviceGetName(handle),
+        nvml.nvmlDeviceGetUUID(handle),
+        tuple(nvml.nvmlDeviceGetCudaComputeCapability(handle)),
         memory.free,
         memory.total,
     )
-
-
-class _Caller:
-    """Calls functions by name; raises NvmlError where one fails."""
-
-    def __init__(self, library: Any) -> None:
-        self._library = library
-
-    def __call__(self, name: str, *arguments: Any) -> None:
-        status = getattr(self._library, name)(*arguments)
-        if status != _SUCCESS:
-            describe = self._library.nvmlErrorString
-            describe.restype = ctypes.c_char_p
-            raise NvmlError(describe(status).decode())
-
-    def text(self, name: str, *arguments: Any) -> str:
-        """Of a function that ends with a buffer and its length."""
-        buffer = ctypes.create_string_buffer(_TEXT_BYTES)
-        self(name, *arguments, buffer, ctypes.c_uint(_TEXT_BYTES))
-        return buffer.value.decode()
 
 
 class NoRoomError(RuntimeError):
     """An engine cannot start again on a GPU that it shares."""
 
 
-def wait_for_room(
-    share: float,
-    count: int,
-    given: Sequence[int | str],
-    read: Callable[[], Driver] = read_driver,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> None:
+def wait_for_room(share: float, count: int, given: Sequence[int | str]) -> None:
     """For an engine that starts again beside the policy: vLLM starts only if its whole share of the GPU's memory is
     free. Return when `share` of the memory of `count` GPUs is. Raises NoRoomError after RELEASE_S.
 
@@ -133,26 +90,22 @@ def wait_for_room(
     engine of several GPUs has none of its own, and looks at all of its node. So room is necessary for a start, and
     nearly enough: vLLM counts half a GiB of its own as well. Parts of a GPU (MIG) are not looked at.
     """
-    end = clock() + RELEASE_S
+    end = time.monotonic() + RELEASE_S
     while True:
-        gpus = [gpu for index, gpu in enumerate(read().gpus) if not given or _is_among(given, index, gpu)]
+        gpus = [gpu for index, gpu in enumerate(read_driver().gpus) if not given or _is_among(given, index, gpu)]
         with_room = [gpu for gpu in gpus if gpu.free >= share * gpu.total]
         # Of an engine that lies on several nodes, the GPUs of this one.
         if len(with_room) >= min(count, len(gpus)):
             return
-        if clock() > end:
-            raise NoRoomError(_explain(gpus, share, count))
-        sleep(POLL_S)
+        if time.monotonic() > end:
+            free = ", ".join(f"{gpu.free / GIB:.1f} of {gpu.total / GIB:.1f} GiB" for gpu in gpus)
+            raise NoRoomError(
+                f"an engine that died cannot start again beside the policy: vLLM needs {share:.0%} of the memory of "
+                f"{count} GPU{'s' * (count > 1)} free (--vllm.gpu_memory_utilization), and here are free: {free}. A "
+                f"lower share, or --ds.enable_sleep, leaves room for it"
+            )
+        time.sleep(POLL_S)
 
 
 def _is_among(given: Sequence[int | str], index: int, gpu: Gpu) -> bool:
     return any(str(name) == str(index) or gpu.uuid.startswith(str(name)) for name in given)
-
-
-def _explain(gpus: Sequence[Gpu], share: float, count: int) -> str:
-    free = ", ".join(f"{gpu.free / GIB:.1f} of {gpu.total / GIB:.1f} GiB" for gpu in gpus)
-    return (
-        f"an engine that died cannot start again beside the policy: vLLM needs {share:.0%} of the memory of {count} "
-        f"GPU{'s' * (count > 1)} free (--vllm.gpu_memory_utilization), and here are free: {free}. A lower share, or "
-        f"--ds.enable_sleep, leaves room for it"
-    )

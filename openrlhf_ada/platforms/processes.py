@@ -1,8 +1,10 @@
-"""Processes of this machine: those below this one, whether they are stopped, what they work, which method of an actor
-they run. Each may end between two questions about it, which is no error here."""
+"""Processes of this machine: those below this one, what they work, which method of an actor they run, how one ended.
+Each may end between two questions about it, which is no error here."""
 
 from __future__ import annotations
 
+import re
+import signal
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
@@ -20,8 +22,8 @@ WORKS_CPU = 0.05
 WORKS_BYTES = 16 * 1024
 """Bytes a second, read or written. An idle process of Ray moves up to 1 KiB a second."""
 
-STOPPED = ("stopped", "tracing-stop")
-"""psutil's words."""
+SAID_OF_SIGNALS = re.compile(r"\*\*\* (SIG[A-Z]+) received|Fatal Python error: ([A-Z][a-z ]+)")
+"""What Ray's handler and Python's write into the log of a process that a fault ends."""
 
 
 def children_named(names: Collection[str]) -> Iterator[tuple[psutil.Process, str]]:
@@ -46,26 +48,17 @@ def kill_rest(processes: Collection[psutil.Process], after_s: float) -> list[psu
     return alive
 
 
-def is_stopped(process: psutil.Process) -> bool:
-    """One that has ended is not."""
-    import psutil
-
-    with suppress(psutil.NoSuchProcess):
-        return process.status() in STOPPED
-    return False
-
-
 @dataclass(frozen=True)
 class Seen:
     """A process and all below it at one moment.
 
-    `stopped`: pid of one that is stopped, or 0. `done`: by pid, seconds of processor time and bytes moved so far.
-    `runs`: the method that it runs, which Ray writes into a worker's title; empty if none or unknown.
+    `done`: by pid, seconds of processor time and bytes moved so far. `runs`: the method that it runs, which Ray writes
+    into a worker's title; empty if none or unknown. `is_stopped`: one of them is (SIGSTOP, a debugger).
     """
 
-    stopped: int
     done: Mapping[int, tuple[float, int]]
     runs: str
+    is_stopped: bool = False
 
 
 def look(pids: Collection[int]) -> dict[int, Seen]:
@@ -84,9 +77,10 @@ def _seen(root: psutil.Process, below: defaultdict[int, list[psutil.Process]]) -
     family = [root]
     for process in family:
         family += below[process.pid]
-    stopped = next((process.pid for process in family if process.info["status"] in STOPPED), 0)
     done = {process.pid: (sum(process.info["cpu_times"][:2]), _moved(process)) for process in family}
-    return Seen(stopped, done, _title(root).partition(".")[2])
+    # psutil's words.
+    is_stopped = any(process.info["status"] in ("stopped", "tracing-stop") for process in family)
+    return Seen(done, _title(root).partition(".")[2], is_stopped)
 
 
 def _moved(process: psutil.Process) -> int:
@@ -97,21 +91,6 @@ def _moved(process: psutil.Process) -> int:
         counted = process.io_counters()
         return counted.read_chars + counted.write_chars
     return 0
-
-
-def stopped_workers(logs: Path) -> dict[int, str]:
-    """Ray's workers on this machine that are stopped: class of the actor by pid. `logs`: they write there."""
-    import psutil
-
-    stopped = [process for process in psutil.process_iter(["status"]) if process.info["status"] in STOPPED]
-    classes = {process.pid: _title(process).removeprefix("ray::").partition(".")[0] for process in stopped}
-    return {pid: name for pid, name in classes.items() if name and _writes_to(pid, logs)}
-
-
-def _writes_to(pid: int, logs: Path) -> bool:
-    with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
-        return Path(f"/proc/{pid}/fd/1").readlink().is_relative_to(logs)
-    return False
 
 
 def _title(process: psutil.Process) -> str:
@@ -146,3 +125,34 @@ class ProcessProbe:
     def look(self, pids: Collection[int]) -> dict[int, Seen]:
         """See `look`."""
         return look(pids)
+
+
+# -- how one ended ----------------------------------------------------------------------------------------------------
+
+
+def how_it_ended(status: int | None, log_lines: Collection[str] = ()) -> str:
+    """In words, by its status (as `subprocess` has it) or, where that is not known, by what it has left in its log."""
+    if status is not None:
+        return f"ended by {signal.Signals(-status).name}" if status < 0 else f"ended with exit status {status}"
+    for line in log_lines:
+        if found := SAID_OF_SIGNALS.search(line):
+            return f"ended by {found[1] or found[2]}"
+    return "ended; its signal is not known. After SIGKILL a log ends without an error"
+
+
+def kernel_kills(cgroups: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc")) -> dict[str, int]:
+    """How many processes the kernel has ended for want of memory, by where: this process's memory group with those
+    below it (of cgroups v2), and this machine, which may have other users. What Linux does not say is left out."""
+    membership = (proc / "self" / "cgroup").read_text(encoding="utf-8")
+    own = membership.rpartition("0::/")[2].strip()
+    # In a container the group may be mounted at the root.
+    of_group = (folder / "memory.events" for folder in (cgroups / own, cgroups))
+    group = next((path for path in of_group if path.is_file()), None)
+    counted = {"this memory group": group, "this machine": proc / "vmstat"}
+    found = {where: _oom_kills(path) for where, path in counted.items() if path is not None}
+    return {where: count for where, count in found.items() if count is not None}
+
+
+def _oom_kills(path: Path) -> int | None:
+    entries = (line.split() for line in path.read_text(encoding="utf-8").splitlines())
+    return next((int(entry[1]) for entry in entries if entry[0] == "oom_kill"), None)

@@ -87,7 +87,7 @@ def required_slots(args: SimpleNamespace) -> Slots:
             roles["vLLM engine"] = engines
         if critic and args.train.colocate_critic_reward:
             roles["critic and reward"] = critic
-        return _nonzero(roles)
+        return Slots(roles)
     roles["vLLM engine"] = engines
     if not args.train.colocate_actor_ref:
         roles["reference"] = reference
@@ -95,10 +95,6 @@ def required_slots(args: SimpleNamespace) -> Slots:
         roles["critic and reward"] = critic
     else:
         roles |= {"critic": critic, "reward model": reward}
-    return _nonzero(roles)
-
-
-def _nonzero(roles: dict[str, int]) -> Slots:
     return Slots({role: count for role, count in roles.items() if count})
 
 

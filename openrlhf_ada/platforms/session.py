@@ -22,8 +22,13 @@ from openrlhf_ada.host.ray_session import (
     started_apart,
 )
 from openrlhf_ada.platforms import without_gpu
-from openrlhf_ada.platforms.gpu import hidden_as_slots
-from openrlhf_ada.platforms.gpu_check import check_cpu_limits, check_gpu_limits, check_machine, check_nodes
+from openrlhf_ada.platforms.gpu import (
+    check_cpu_limits,
+    check_gpu_limits,
+    check_machine,
+    check_nodes,
+    hidden_as_slots,
+)
 from openrlhf_ada.platforms.processes import children_named, kill_rest
 from openrlhf_ada.platforms.ray_head import NAMES, RayHead, RayHeadLostError
 from openrlhf_ada.platforms.resources import MissingResourcesError, Slots, required_slots
@@ -53,21 +58,15 @@ SHUTDOWN_S = 10.0
 """How long processes may take to end by themselves."""
 
 
-def host_environment() -> dict[str, str]:
-    """What the host's own ray.init passes to its workers; a value that the user set wins, as there."""
-    defaults = {
-        "TOKENIZERS_PARALLELISM": "true",
-        "NCCL_DEBUG": "WARN",
-        "RAY_ENABLE_ZERO_COPY_TORCH_TENSORS": "1",
-    }
-    chosen = {name: os.environ.get(name, value) for name, value in defaults.items()}
+def host_environment(verbose: bool) -> dict[str, str]:
+    """What the host's own ray.init passes to its workers; a value that the user set wins, as there. Unless `verbose`,
+    libraries that narrate every step give warnings and errors only."""
+    defaults = {"TOKENIZERS_PARALLELISM": "true", "NCCL_DEBUG": "WARN", "RAY_ENABLE_ZERO_COPY_TORCH_TENSORS": "1"}
+    quiet = {} if verbose else {"VLLM_LOGGING_LEVEL": "WARNING"}
+    chosen = {name: os.environ.get(name, value) for name, value in (defaults | quiet).items()}
     # Workers on this node inherit them, those of a cluster that already runs do not.
-    return chosen | {name: os.environ[name] for name in WANDB_VARIABLES if name in os.environ}
-
-
-def quiet_environment() -> dict[str, str]:
-    """Warnings and errors only, from the libraries that narrate every step."""
-    return {"VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "WARNING"), "TQDM_DISABLE": "1"}
+    chosen |= {name: os.environ[name] for name in WANDB_VARIABLES if name in os.environ}
+    return chosen if verbose else chosen | {"TQDM_DISABLE": "1"}
 
 
 class Session(NamedTuple):
@@ -96,23 +95,20 @@ def ray_session(
     """
     import ray
 
-    common: dict[str, Any] = {"log_to_driver": verbose, "logging_level": "INFO" if verbose else "ERROR"}
     slots = required_slots(args)
-    environment = host_environment() | ({} if verbose else quiet_environment())
     with unwound_by_signals(), ExitStack() as after_ray:
         watcher = 0
         head: RayHead | None = None
         try:
             with started_apart():
                 if address := cluster_to_join():
-                    _join_cluster(ray, args, address, environment, common)
+                    _join_cluster(args, slots, address, verbose)
                 else:
                     after_ray.enter_context(own_token(secrets.token_hex(32)))
                     watcher = after_ray.enter_context(watched_session())
-                    _start_ray(ray, args, slots, environment, common)
+                    _start_ray(args, slots, verbose)
             take_signals()
-            gcs = ray.get_runtime_context().gcs_address
-            head = RayHead(gcs, args.ada.silence, args.ada.dead_after, note, last_words)
+            head = RayHead(note, last_words)
             head.start()
             slots.check(ray.cluster_resources(), free=ray.available_resources())
             yield Session(os.path.join(session_folder(), "logs"), head)
@@ -214,51 +210,56 @@ def _answers(address: str) -> bool:
         return False
 
 
-def _join_cluster(
-    ray: Any, args: SimpleNamespace, address: str, environment: dict[str, str], common: dict[str, Any]
-) -> None:
+def _join_cluster(args: SimpleNamespace, slots: Slots, address: str, verbose: bool) -> None:
     """Join a running cluster, when its nodes are there. It has real GPUs if Ray found any accelerator on them.
 
     Nothing is asked of this machine: the driver of a run may well be on a node without a GPU.
     """
+    import ray
     from ray.exceptions import AuthenticationError
 
     try:
-        ray.init(address=address, **common)
+        ray.init(address=address, **_logging(verbose))
     except AuthenticationError as error:
         raise MissingResourcesError(
             f"the Ray cluster at {address} asks for a token ({' '.join(str(error).split())}). Set RAY_AUTH_MODE=token "
             f"and RAY_AUTH_TOKEN as where it was started."
         ) from error
-    required_slots(args).await_in(ray.cluster_resources, seconds=args.ada.cluster_wait)
+    slots.await_in(ray.cluster_resources, seconds=args.ada.cluster_wait)
     has_gpus = any(name.startswith("accelerator_type:") for name in ray.cluster_resources())
     try:
         on_gpu = check_nodes(args) and has_gpus
     finally:
         ray.shutdown()
     (check_gpu_limits if on_gpu else check_cpu_limits)(args)
-    ray.init(address=address, runtime_env=runtime_env(environment, on_cpu=not on_gpu), **common)
+    ray.init(address=address, runtime_env=runtime_env(verbose, on_cpu=not on_gpu), **_logging(verbose))
 
 
-def _start_ray(
-    ray: Any, args: SimpleNamespace, slots: Slots, environment: dict[str, str], common: dict[str, Any]
-) -> None:
+def _start_ray(args: SimpleNamespace, slots: Slots, verbose: bool) -> None:
     """Start a Ray of this run's own."""
+    import ray
+
     _check_local(args)
     on_cpu = without_gpu.is_needed()
     for name, value in (SETTINGS_ON_CPU if on_cpu else REMEMBERED_TASKS).items():
         os.environ.setdefault(name, value)
-    of_workers = runtime_env(environment, on_cpu=on_cpu, num_engines=args.vllm.num_engines)
+    of_workers = runtime_env(verbose, on_cpu=on_cpu, num_engines=args.vllm.num_engines)
     # Logical slots: as many as the flags ask for, since all of them share the cores anyway.
     own = RAY_ON_CPU | {"num_gpus": slots.gpus, "num_cpus": slots.cpus} if on_cpu else {}
     with hidden_as_slots(slots.gpus) if on_cpu else nullcontext():
-        ray.init(address="local", runtime_env=of_workers, **own, **common)
+        ray.init(address="local", runtime_env=of_workers, **own, **_logging(verbose))
 
 
-def runtime_env(environment: dict[str, str], *, on_cpu: bool, num_engines: int = 1) -> dict[str, Any]:
+def _logging(verbose: bool) -> dict[str, Any]:
+    return {"log_to_driver": verbose, "logging_level": "INFO" if verbose else "ERROR"}
+
+
+def runtime_env(verbose: bool, *, on_cpu: bool, num_engines: int = 1) -> dict[str, Any]:
     """Of all workers. Raises ConfigError for a job that has taken the place that a CPU needs."""
     of_job = job_runtime_env()
-    variables = environment | {RUN_VARIABLE: "1"} | (without_gpu.worker_environment(num_engines) if on_cpu else {})
+    variables = host_environment(verbose) | {RUN_VARIABLE: "1"}
+    if on_cpu:
+        variables |= without_gpu.worker_environment(num_engines)
     # Ray refuses a variable that the job sets as well, even to the same value. The job's reach all workers anyway.
     chosen = {"env_vars": {n: value for n, value in variables.items() if n not in of_job.get("env_vars", {})}}
     if not on_cpu:

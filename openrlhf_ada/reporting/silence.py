@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import monotonic
 
-WORKING, IDLE, STOPPED, STARTING, UNSEEN = "working", "idle", "stopped", "starting", "unseen"
+WORKING, IDLE, STARTING, UNSEEN = "working", "idle", "starting", "unseen"
 """What a process does. starting: Ray has not started it yet. unseen: its node does not tell."""
 
 CONTROLLER, ENGINE, SERVANT, WORKER = "controller", "engine", "servant", "worker"
@@ -22,21 +22,22 @@ WAITS_TO_BE_ASKED = "answers"
 
 @dataclass(frozen=True)
 class Process:
-    """An actor of the run as it is now. `pid`: 0 before it has a process. `stopped`: pid of what is stopped, or 0.
-    `runs`: the method it runs, empty if none or unknown."""
+    """An actor of the run as it is now. `pid`: 0 before it has a process. `runs`: the method it runs, empty if
+    none or unknown."""
 
     name: str
     kind: str
     pid: int
     does: str
     runs: str = ""
-    stopped: int = 0
     address: str = ""
+    is_stopped: bool = False
 
     def description(self) -> str:
         if self.does == STARTING:
             return f"{self.name} (Ray has not started it)"
         what = f", in {self.runs}" if self.runs not in ("", WAITS_TO_BE_ASKED) else ""
+        what += ", stopped" if self.is_stopped else ""
         where = f", on {self.address}" if self.address else ""
         return f"{self.name} (pid {self.pid}{what}{where})"
 
@@ -50,7 +51,10 @@ class Verdict:
 
 
 def waited_for(processes: Sequence[Process]) -> list[Process]:
-    """Those on which the run depends now: others than those that wait for them."""
+    """Those on which the run depends now: others than those that wait for them. A stopped one comes first: all depends
+    on it sooner or later."""
+    if stopped := [p for p in processes if p.is_stopped]:
+        return stopped
     at_work = [p for p in processes if p.kind in (WORKER, ENGINE) and p.runs not in ("", WAITS_TO_BE_ASKED)]
     starting = [p for p in processes if p.does == STARTING]
     # An engine may be sampling whatever its title says: it does many things at a time.
@@ -72,7 +76,6 @@ class Silence:
         self._silence_s, self._dead_after_s, self._engine_s = silence_s, dead_after_s, engine_s
         self._clock = clock
         self._moved_at = clock()
-        self._stopped_at: dict[tuple[str, int], float] = {}
         self._next_line_s = silence_s
         self._before: set[tuple[str, int, str]] = set()
 
@@ -82,19 +85,19 @@ class Silence:
 
     def judge(self, processes: Sequence[Process]) -> Verdict | None:
         """What is to be said now, if anything."""
-        now = self._clock()
         if self._is_progress(processes):
-            self._moved_at = now
-        stopped = [p for p in processes if p.does == STOPPED]
-        self._stopped_at = {key: self._stopped_at.get(key, now) for key in map(_key, stopped)}
-        if stopped:
-            held = [p for p in stopped if now - self._stopped_at[_key(p)] >= self._silence_s] or stopped
-            seconds = max(now - since for since in self._stopped_at.values())
-            # The trainer can do without an engine, and restarts it when it has waited for it long enough.
-            only_engines = all(p.kind == ENGINE for p in held)
-            return self._verdict(held, seconds, now - self._moved_at if only_engines else seconds, self._stop_text)
-        idle = now - self._moved_at
-        return self._verdict(waited_for(processes), idle, idle, self._idle_text)
+            self._moved_at = self._clock()
+        held, seconds = waited_for(processes), self._clock() - self._moved_at
+        limit, text = self._limit(held), self._text(held, seconds)
+        if seconds >= limit:
+            return Verdict(f"{text}, and --ada_dead_after allows {limit:g} s", is_end=True)
+        if seconds < self._silence_s:
+            self._next_line_s = self._silence_s
+        elif seconds >= self._next_line_s:
+            self._next_line_s = 2 * seconds
+            end = "" if limit == math.inf else f". The run ends after {limit:g} s of this (--ada_dead_after)"
+            return Verdict(text + end)
+        return None
 
     def _is_progress(self, processes: Sequence[Process]) -> bool:
         is_seen = any(p.does in (WORKING, UNSEEN) for p in waited_for(processes))
@@ -102,27 +105,6 @@ class Silence:
         running = {(p.name, p.pid, "" if p.kind == SERVANT else p.runs) for p in processes}
         changed, self._before = running != self._before, running
         return is_seen or changed
-
-    def _verdict(
-        self,
-        held: Sequence[Process],
-        seconds: float,
-        lost_s: float,
-        text: Callable[[Sequence[Process], float], str],
-    ) -> Verdict | None:
-        """`seconds`: what lines tell. `lost_s`: what counts for the end."""
-        limit = self._limit(held)
-        if lost_s >= limit:
-            return Verdict(f"{text(held, seconds)}, and --ada_dead_after allows {limit:g} s", is_end=True)
-        if seconds < self._silence_s:
-            self._next_line_s = self._silence_s
-        elif seconds >= self._next_line_s:
-            self._next_line_s = 2 * seconds
-            # Engines alone end no run in which others work.
-            what = "of this" if lost_s == seconds else "in which nothing else happens"
-            end = "" if limit == math.inf else f". The run ends after {limit:g} s {what} (--ada_dead_after)"
-            return Verdict(text(held, seconds) + _remedy(held) + end)
-        return None
 
     def _limit(self, held: Sequence[Process]) -> float:
         """No end while Ray has no place for a process: other jobs may hold the slots for hours."""
@@ -133,27 +115,12 @@ class Silence:
         return self._dead_after_s
 
     @staticmethod
-    def _stop_text(held: Sequence[Process], seconds: float) -> str:
-        have = "has" if len(held) == 1 else "have"
-        return f"{_named(held)} {have} been stopped for {seconds:.0f} s"
-
-    @staticmethod
-    def _idle_text(held: Sequence[Process], seconds: float) -> str:
+    def _text(held: Sequence[Process], seconds: float) -> str:
         if not held:
             return f"waiting for Ray, which has started no process of this run for {seconds:.0f} s"
         if any(p.does == STARTING for p in held):
             return f"waiting for {_named(held)} for {seconds:.0f} s"
         return f"nothing has happened for {seconds:.0f} s: waiting for {_named(held)}"
-
-
-def _key(process: Process) -> tuple[str, int]:
-    """Another node may have a process of the same number."""
-    return process.address, process.stopped
-
-
-def _remedy(held: Sequence[Process]) -> str:
-    pids = " ".join(str(p.stopped) for p in held if p.stopped)
-    return f"; `kill -CONT {pids}` lets it go on" if pids else ""
 
 
 def _named(processes: Sequence[Process], most: int = 4) -> str:

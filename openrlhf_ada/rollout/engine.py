@@ -25,8 +25,8 @@ from openrlhf_ada.core.speculation import CPU_SPECULATION, GPU_SPECULATION
 from openrlhf_ada.host.engine import HostRolloutActor, replace_rewards
 from openrlhf_ada.host.model_code import check_model_code
 from openrlhf_ada.host.vllm_engine import ended_cores, knows_request
-from openrlhf_ada.platforms.exits import how_it_ended
 from openrlhf_ada.platforms.nvml import wait_for_room
+from openrlhf_ada.platforms.processes import how_it_ended
 from openrlhf_ada.reward.reward_function import Grading, PooledReward, reward_files
 from openrlhf_ada.reward.weighted_sum import CombinedReward
 from openrlhf_ada.rollout.conversations import count_sampled_tokens
@@ -73,7 +73,7 @@ async def _end_with(llm: Any) -> None:
             await asyncio.sleep(WATCH_S)
     finally:
         faulthandler.cancel_dump_traceback_later()
-    how = "".join(f" {name} {how_it_ended(code, ())}." for name, code in ended_cores(llm).items())
+    how = "".join(f" {name} {how_it_ended(code)}." for name, code in ended_cores(llm).items())
     # Nothing is flushed by what follows.
     sys.stderr.write(f"This process ends with its vLLM engine: {llm.dead_error}{how}\n")
     sys.stderr.flush()

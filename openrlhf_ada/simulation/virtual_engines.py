@@ -6,7 +6,6 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
@@ -39,10 +38,8 @@ class EngineModel:
 
     def __post_init__(self) -> None:
         if len(self.batch_sizes) != len(self.step_seconds) or len(self.batch_sizes) < 2:
-            raise ValueError(
-                f"{len(self.batch_sizes)} batch sizes, {len(self.step_seconds)} times: expected as many, at least two"
-            )
-        if any(later <= earlier for earlier, later in pairwise(self.batch_sizes)):
+            raise ValueError("expected as many batch sizes as times, at least two")
+        if list(self.batch_sizes) != sorted(set(self.batch_sizes)):
             raise ValueError(f"batch sizes {self.batch_sizes}: expected them to rise")
         if self.slots < 1 or min(self.step_seconds) <= 0 or min(self.prefill, self.shared_prefill, self.latency) < 0:
             raise ValueError("expected slots and seconds per step above 0, and no time below it")
@@ -52,10 +49,9 @@ class EngineModel:
         sizes = np.arange(self.slots + 1)
         times = np.interp(sizes, self.batch_sizes, self.step_seconds)
         # Beyond the largest measured batch: with the slope of the last interval.
-        last, before = self.batch_sizes[-1], self.batch_sizes[-2]
-        slope = (self.step_seconds[-1] - self.step_seconds[-2]) / (last - before)
-        times = np.where(sizes > last, self.step_seconds[-1] + slope * (sizes - last), times)
-        return times.tolist()
+        (before, last), (at_before, at_last) = self.batch_sizes[-2:], self.step_seconds[-2:]
+        beyond = at_last + (at_last - at_before) / (last - before) * (sizes - last)
+        return np.where(sizes > last, beyond, times).tolist()
 
 
 GPU_LIKE = EngineModel(

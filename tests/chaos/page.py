@@ -21,7 +21,8 @@ behind it.
 
 One in eight of the runs that end is resumed from its last checkpoint, and every one that its surroundings ended. It
 then has the rollouts of an undisturbed run. A driver that is killed can say nothing; a stopped one is continued after
-five seconds.
+five seconds. Not tried, since nobody watches for it: SIGSTOP to Ray's own processes or while one is loading, and
+SIGTERM to Ray's GCS, after which its process stays.
 """
 
 SURROUNDINGS = """## Around the run
@@ -48,7 +49,6 @@ def page(
     parts = [HEAD.format(limit=limit)]
     parts.append(
         f"Tried: {len(tried)} faults. **{len(tried) - len(failed)} passed, {len(failed)} failed.** "
-        f"{sum(row['resumed'] for row in rows)} were resumed. "
         + (
             f"Runs that ended after SIGKILL or SIGTERM took {median(ended):.0f} s (median) to do so.\n"
             if ended

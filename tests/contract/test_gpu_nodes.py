@@ -30,13 +30,13 @@ SCRIPT = """
 import json, sys
 import ray
 from openrlhf_ada.cli.train_ppo_ray import parse
-from openrlhf_ada.platforms import without_gpu, gpu_check, session
+from openrlhf_ada.platforms import without_gpu, gpu, session
 from openrlhf_ada.platforms.resources import MissingResourcesError
 
 assume_usable, *argv = sys.argv[1:]
 if assume_usable == "yes":
     # What each node would find with torch's build for CUDA.
-    gpu_check.trouble = lambda: None
+    gpu.trouble = lambda: None
 session.check_gpu_limits = lambda args: None
 args = parse(argv, check=lambda flags: None)
 try:
@@ -100,6 +100,16 @@ def test_flags_for_a_cpu_on_such_nodes_use_their_cpus(head_and_gpu_node: Cluster
     assert found["on_cpu"]
     assert found["runtime_env"]["worker_process_setup_hook"] == "openrlhf_ada.platforms.without_gpu.activate"
     assert "uses the CPU" in found["stderr"]
+
+
+def test_the_library_is_read_through_rays_copy_of_its_bindings(tmp_path: Path) -> None:
+    """Compiled, the functions are called as C calls them: sizes and orders of their arguments are right."""
+    eight = driver(*(gpu(free=12, index=index) for index in range(8)), cuda=(13, 1))
+    build_library(tmp_path, eight)
+    script = "from openrlhf_ada.platforms.nvml import *; print(read_driver())"
+    environment = os.environ | {"LD_LIBRARY_PATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.strip() == str(eight)
 
 
 def test_a_run_on_a_machine_with_unusable_gpus_ends_before_ray_starts(

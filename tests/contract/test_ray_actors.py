@@ -14,7 +14,7 @@ from openrlhf.trainer.ray.launcher import ReferenceModelActor, RewardModelActor
 from ray.core.generated.common_pb2 import ActorDeathCause
 from ray.util.queue import _QueueActor
 
-from openrlhf_ada.cli.run_actors import ROLES
+from openrlhf_ada.cli.run_watch import ROLES
 from openrlhf_ada.host import ray_actors
 from openrlhf_ada.host.ray_actors import LOST
 from openrlhf_ada.rollout.engine import rollout_actor

@@ -1,12 +1,11 @@
 """A process of a run is stopped or killed: the run says which, how, and by which command it is resumed.
 
 Each run here is the command that the one before has printed. What is said when is in
-tests/unit/test_reporting_silence.py and tests/unit/test_cli_lost_processes.py.
+tests/unit/test_reporting_silence.py and tests/unit/test_cli_run_watch.py.
 """
 
 from __future__ import annotations
 
-import platform
 import re
 import shlex
 import signal
@@ -20,7 +19,6 @@ from interrupted_runs import Interruption, interrupt, strike
 
 pytestmark = pytest.mark.e2e
 
-TELLS_SIGNALS = tuple(int(part) for part in platform.release().split(".")[:2]) >= (6, 15)
 FLAGS = {
     "ada_mode": "seq",
     "train.num_episodes": 20,
@@ -71,9 +69,8 @@ def test_a_signal_to_many_processes_is_no_fault_of_rays(
 
 
 def check_death(said: str, name: str) -> None:
-    """Its name and its signal, its last lines, and no guess of Ray's."""
-    how = "ended by SIGKILL" if TELLS_SIGNALS else "ended; its signal is not known"
-    assert re.search(rf"the run failed\. {name} \(pid \d+\) died: {how}", said), said
+    """Its name, its last lines, and no guess of Ray's."""
+    assert re.search(rf"the run failed\. {name} \(pid \d+\) died: ", said), said
     assert "Memory was not the reason" in said and "Some common causes" not in said
     assert re.search(r"^Its last lines \(\S+worker-\S+\.(err|out)\):\n {4,}\S", said, re.MULTILINE), said
 
@@ -81,12 +78,10 @@ def check_death(said: str, name: str) -> None:
 def test_lost_process_is_named_and_the_printed_command_resumes(toy: Toy, tmp_path: Path) -> None:
     run = tmp_path / "run"
     said = strike(["train", *toy_flags(toy, run, **FLAGS)], "step  3/40", "Policy", signal.SIGSTOP)
-    told = re.search(
-        r"^policy actor \(pid (\d+).*\) has been stopped for \d s; `kill -CONT (\d+)`", said, re.MULTILINE
-    )
-    assert told is not None and told[1] == told[2], said
-    assert re.search(r"the run failed\. policy actor .* for 12 s, and --ada_dead_after allows 12 s", said), said
-    assert "nothing has happened" not in said, "a false alarm"
+    assert re.search(
+        r"^nothing has happened for \d s: waiting for policy actor \(pid \d+.*, stopped\)", said, re.MULTILINE
+    ), said
+    assert re.search(r"the run failed\. .* for 12 s: waiting for policy actor .*--ada_dead_after allows 12 s", said)
 
     command = resuming(said, run)
     said = strike(command, "step  5/40", "Policy", signal.SIGKILL)

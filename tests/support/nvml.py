@@ -1,15 +1,15 @@
 """In place of NVIDIA's management library: GPUs that are not there.
 
-`FakeNvml` is called as ctypes calls the library. `build_library` makes a real library of the same functions in C,
-which Ray and this package then load by its name.
+`bindings` stand for NVIDIA's Python bindings. `build_library` makes a real library of the same functions in C, which
+Ray and this package then load by its name.
 """
 
 from __future__ import annotations
 
-import ctypes
 import shutil
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,11 +17,6 @@ import pytest
 from openrlhf_ada.platforms.nvml import Driver, Gpu
 
 GIB = 1 << 30
-
-MISMATCH = 18
-"""Status: the library's version is not the kernel module's."""
-
-ERRORS = {MISMATCH: "Driver/library version mismatch", 15: "GPU is lost"}
 
 
 def gpu(
@@ -35,73 +30,33 @@ def driver(*gpus: Gpu, version: str = "580.65.06", cuda: tuple[int, int] = (13, 
     return Driver(version, cuda, gpus)
 
 
-class FakeNvml:
-    """`init_status`: what `nvmlInit_v2` returns."""
-
-    def __init__(self, driver: Driver, init_status: int = 0) -> None:
-        self._driver = driver
-        self._init_status = init_status
-        self.is_open = False
-        self.nvmlErrorString = _ErrorString()
-
-    def nvmlInit_v2(self) -> int:
-        self.is_open = not self._init_status
-        return self._init_status
-
-    def nvmlShutdown(self) -> int:
-        self.is_open = False
-        return 0
-
-    def nvmlSystemGetCudaDriverVersion_v2(self, version: Any) -> int:
-        major, minor = self._driver.cuda
-        version._obj.value = major * 1000 + minor * 10
-        return 0
-
-    def nvmlSystemGetDriverVersion(self, buffer: Any, length: Any) -> int:
-        return _write(self._driver.version, buffer, length)
-
-    def nvmlDeviceGetCount_v2(self, count: Any) -> int:
-        count._obj.value = len(self._driver.gpus)
-        return 0
-
-    def nvmlDeviceGetHandleByIndex_v2(self, index: Any, handle: Any) -> int:
-        handle._obj.value = index.value + 1
-        return 0
-
-    def nvmlDeviceGetName(self, handle: Any, buffer: Any, length: Any) -> int:
-        return _write(self._gpu(handle).name, buffer, length)
-
-    def nvmlDeviceGetUUID(self, handle: Any, buffer: Any, length: Any) -> int:
-        return _write(self._gpu(handle).uuid, buffer, length)
-
-    def nvmlDeviceGetCudaComputeCapability(self, handle: Any, major: Any, minor: Any) -> int:
-        major._obj.value, minor._obj.value = self._gpu(handle).capability
-        return 0
-
-    def nvmlDeviceGetMemoryInfo(self, handle: Any, memory: Any) -> int:
-        found = self._gpu(handle)
-        memory._obj.total, memory._obj.free = found.total, found.free
-        memory._obj.used = found.total - found.free
-        return 0
-
-    def _gpu(self, handle: Any) -> Gpu:
-        return self._driver.gpus[handle.value - 1]
+class NVMLError(Exception): ...
 
 
-class _ErrorString:
-    """A function of ctypes, whose type of result is set before it is called."""
-
-    restype: Any = None
-
-    def __call__(self, status: int) -> bytes:
-        assert self.restype is ctypes.c_char_p
-        return ERRORS[status].encode()
+class NVMLError_LibraryNotFound(NVMLError): ...
 
 
-def _write(text: str, buffer: Any, length: Any) -> int:
-    assert len(text) < length.value
-    buffer.value = text.encode()
-    return 0
+def bindings(driver: Driver, error: NVMLError | None = None) -> Any:
+    """`error`: raised when the library is opened. A handle is a GPU."""
+
+    def init() -> None:
+        if error is not None:
+            raise error
+
+    return SimpleNamespace(
+        NVMLError=NVMLError,
+        NVMLError_LibraryNotFound=NVMLError_LibraryNotFound,
+        nvmlInit=init,
+        nvmlShutdown=lambda: None,
+        nvmlSystemGetCudaDriverVersion_v2=lambda: driver.cuda[0] * 1000 + driver.cuda[1] * 10,
+        nvmlSystemGetDriverVersion=lambda: driver.version,
+        nvmlDeviceGetCount=lambda: len(driver.gpus),
+        nvmlDeviceGetHandleByIndex=lambda index: driver.gpus[index],
+        nvmlDeviceGetName=lambda gpu: gpu.name,
+        nvmlDeviceGetUUID=lambda gpu: gpu.uuid,
+        nvmlDeviceGetCudaComputeCapability=lambda gpu: gpu.capability,
+        nvmlDeviceGetMemoryInfo=lambda gpu: gpu,
+    )
 
 
 _SOURCE = """

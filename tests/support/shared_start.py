@@ -153,10 +153,10 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 @contextmanager
 def runs_are_forked() -> Iterator[None]:
     """Runs that are started within the block as `[python(), ...]` fork all their processes from one server."""
-    from openrlhf_ada.platforms.session import host_environment, quiet_environment
+    from openrlhf_ada.platforms.session import host_environment
     from openrlhf_ada.platforms.without_gpu import worker_environment
 
-    given = host_environment() | quiet_environment() | worker_environment()
+    given = host_environment(verbose=False) | worker_environment()
     # What every run gives its workers, so that the run itself can be forked as well. Our own differ from run to run.
     environment = {name: value for name, value in given.items() if not name.startswith("OPENRLHF_ADA_")}
     path = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))

@@ -16,7 +16,7 @@ from refusals import check_refusal
 
 from openrlhf_ada.cli.train_ppo_ray import parse
 from openrlhf_ada.config.flags import ConfigError
-from openrlhf_ada.platforms.gpu_check import check_cpu_limits, check_gpu_limits
+from openrlhf_ada.platforms.gpu import check_cpu_limits, check_gpu_limits
 
 Flags = dict[str, str | None]
 Refusal = Callable[[Flags], Exception]

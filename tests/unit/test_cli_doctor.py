@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from openrlhf_ada.cli import doctor, doctor_inputs
-from openrlhf_ada.cli.doctor_inputs import input_findings
+from openrlhf_ada.cli import doctor, train_ppo_ray
+from openrlhf_ada.cli.doctor import input_findings
+from openrlhf_ada.platforms import without_gpu
 from openrlhf_ada.platforms.machine_check import ERROR, OK, WARNING, Finding
 from openrlhf_ada.trainer import training_data
 
@@ -79,12 +80,12 @@ def test_rows_that_contradict_each_other_are_a_warning(argv_with: Argv, tmp_path
 
 
 def test_a_run_that_needs_more_gpus_is_told(argv_with: Argv, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor_inputs, "check_surroundings", lambda args: None)
-    monkeypatch.setattr(doctor_inputs.without_gpu, "is_needed", lambda: False)
-    monkeypatch.setattr(doctor_inputs, "cluster_to_join", lambda: None)
+    monkeypatch.setattr(train_ppo_ray, "check_surroundings", lambda args: None)
+    monkeypatch.setattr(without_gpu, "is_needed", lambda: False)
+    monkeypatch.setattr("openrlhf_ada.platforms.session.cluster_to_join", lambda: None)
     for gpus, level in ((1, ERROR), (64, OK)):
-        monkeypatch.setattr(doctor_inputs, "usable_gpus", lambda gpus=gpus: gpus)
-        monkeypatch.setattr(doctor_inputs.os, "sched_getaffinity", lambda pid: set(range(64)))
+        monkeypatch.setattr(doctor, "usable_gpus", lambda gpus=gpus: gpus)
+        monkeypatch.setattr(doctor.os, "sched_getaffinity", lambda pid: set(range(64)))
         finding = look(argv_with(CPU | {"--vllm.num_engines": "2"}))[-1]
         assert finding.level == level and "GPU" in finding.what
 
@@ -105,10 +106,12 @@ def _with(monkeypatch: pytest.MonkeyPatch, *findings: Finding, fails: BaseExcept
         if fails is not None:
             raise fails
 
-    monkeypatch.setattr(doctor, "checks", lambda words, gpu: [("Ray", check)])
+    for name in ("machine_findings", "gpu_findings", "package_findings"):
+        monkeypatch.setattr(doctor, name, tuple)
+    monkeypatch.setattr(doctor, "ray_findings", check)
 
 
-SEEN = (Finding("cores", OK, "8 cores"), Finding("disk", WARNING, "little room", "Free some"))
+SEEN = (Finding("memory", OK, "64 GiB"), Finding("disk", WARNING, "little room", "Free some"))
 BROKEN = Finding("model", ERROR, "there is none", "Name one")
 
 
@@ -137,21 +140,6 @@ def test_what_needs_a_missing_package_is_left_out(
     _with(monkeypatch, fails=ModuleNotFoundError("No module named 'ray'", name="ray"))
     assert doctor.main([]) == 0
     assert "not looked at, since ray is not installed" in capsys.readouterr().out
-
-
-def test_gpu_tests_are_run_where_they_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("openrlhf_ada.platforms.stack_check.usable_gpus", lambda: 0)
-    assert next(iter(doctor.gpu_tests())).what == "there is no GPU to run them on"
-    monkeypatch.setattr("openrlhf_ada.platforms.stack_check.usable_gpus", lambda: 1)
-    assert doctor.GPU_TESTS.is_file()
-    for status, level in ((0, OK), (1, ERROR)):
-        script = tmp_path / f"first_run_{status}.sh"
-        script.write_text(f"#!/bin/sh\nexit {status}\n")
-        script.chmod(0o755)
-        monkeypatch.setattr(doctor, "GPU_TESTS", script)
-        assert next(iter(doctor.gpu_tests())).level == level
-    monkeypatch.setattr(doctor, "GPU_TESTS", tmp_path / "missing.sh")
-    assert "first_run.sh" in next(iter(doctor.gpu_tests())).remedy
 
 
 BARE = """

@@ -10,7 +10,7 @@ from cases import pool_of, sequential
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_ada.core.speculation import SpeculationQueue, chance_of_going_on
+from openrlhf_ada.core.speculation import SpeculationQueue, chance_of_count
 from openrlhf_ada.core.types import Sample
 
 
@@ -31,7 +31,9 @@ def test_chance_is_that_of_a_beta_binomial(
         for rest in product((0, 1), repeat=unknown)
         if positives + sum(rest) < k_pos or negatives + unknown - sum(rest) < k_neg
     ) / weight(positives, negatives)
-    assert chance_of_going_on(k_pos, k_neg, positives, negatives, unknown, 0.5) == pytest.approx(going_on, abs=1e-12)
+    most = positives + negatives + unknown - k_neg
+    ends = chance_of_count(k_pos, most, positives, negatives, unknown, 0.5)
+    assert 1.0 - ends == pytest.approx(going_on, abs=1e-12)
 
 
 def test_policy_uses_the_latest_view_before_the_sample() -> None:

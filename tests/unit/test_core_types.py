@@ -16,7 +16,7 @@ def sample(index: int, score: float = 1.0, *, key: int = 0, reward: float = 1.0,
 
 @pytest.mark.parametrize("score", [-0.1, 1.1, -1.0, math.nan, math.inf])
 def test_score_outside_0_to_1_is_refused(score: float) -> None:
-    with pytest.raises(ValueError, match=r"sample 3 of prompt 7 has score .*Return 'scores' in \[0, 1\]"):
+    with pytest.raises(ValueError, match=r"sample 3 of prompt 7 has score .*reward_func"):
         sample(3, score, key=7)
 
 

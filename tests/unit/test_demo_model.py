@@ -31,11 +31,11 @@ def test_the_package_is_found_but_not_imported() -> None:
 
 
 @pytest.mark.e2e
-def test_checkpoint_completes_sums_and_ends_chats(tmp_path: Path) -> None:
+def test_checkpoint_completes_sums_and_ends_chats_and_lines(tmp_path: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    out = build_smollm2(tmp_path / "model")
+    out = build_smollm2(tmp_path / "model", end_at_newline=True)
     tokenizer = AutoTokenizer.from_pretrained(out)
     model = AutoModelForCausalLM.from_pretrained(out)
 
@@ -43,8 +43,11 @@ def test_checkpoint_completes_sums_and_ends_chats(tmp_path: Path) -> None:
     assert sum(p.numel() for p in model.parameters()) == 134_515_008
     assert "quantization_config" not in json.loads((out / "config.json").read_text())
     assert len(tokenizer) == model.config.vocab_size
-    ends = {tokenizer.eos_token_id, tokenizer.pad_token_id, model.generation_config.eos_token_id}
-    assert ends == {tokenizer.convert_tokens_to_ids("<|im_end|>")}
+    end, *newlines = model.generation_config.eos_token_id
+    assert {tokenizer.eos_token_id, tokenizer.pad_token_id, end} == {tokenizer.convert_tokens_to_ids("<|im_end|>")}
+    assert all(tokenizer.decode([newline]).startswith("\n") for newline in newlines)
+    assert {tokenizer.encode("\n")[0], tokenizer.encode("\n\n")[0]} <= set(newlines)
+    assert len(newlines) < 128, "vLLM's Model Runner V2, which GPUs use, takes no more"
 
     prompt = "12+7=19\n25+31=56\n3+4="
     ids = tokenizer(prompt, add_special_tokens=False, return_tensors="pt")
@@ -57,21 +60,3 @@ def test_checkpoint_completes_sums_and_ends_chats(tmp_path: Path) -> None:
         [{"role": "user", "content": "Hi"}], add_generation_prompt=True, tokenize=False
     )
     assert chat.endswith("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n")
-
-
-@pytest.mark.slow
-def test_answers_of_one_line_can_end_at_the_newline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the real vocabulary; the weights are those of a tiny model."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
-
-    shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    tiny = LlamaConfig(vocab_size=49152, **shape)
-    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", lambda *_, **__: LlamaForCausalLM(tiny))
-    out = build_smollm2(tmp_path / "model", end_at_newline=True)
-    ends = json.loads((out / "generation_config.json").read_text())["eos_token_id"]
-    tokenizer = AutoTokenizer.from_pretrained(out)
-    assert tokenizer.eos_token == "<|im_end|>"
-    assert ends[0] == tokenizer.eos_token_id
-    assert all(tokenizer.decode([end]).startswith("\n") for end in ends[1:])
-    assert {tokenizer.encode("\n")[0], tokenizer.encode("\n\n")[0]} <= set(ends)
-    assert len(ends) <= 128, "vLLM's Model Runner V2, which GPUs use, takes no more"

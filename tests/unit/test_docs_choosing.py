@@ -51,7 +51,7 @@ def test_means_over_a_data_set_by_hand(choosing: ModuleType) -> None:
 @pytest.mark.slow
 def test_data_set_means_equal_means_of_many_prompts(choosing: ModuleType) -> None:
     for shape in choosing.DATA_SETS.values():
-        rates = choosing.pass_rates(*shape, parts=1000)
+        rates = choosing.pass_rates(*shape, parts=400)
         for flags in choosing.SEQUENTIAL.values():
             rule = choosing.plan(flags)
             assert sum(choosing.outcomes(rule, *shape).values()) == pytest.approx(1, abs=1e-12)

@@ -14,7 +14,7 @@ import pytest
 from openrlhf_ada.cli.train_ppo_ray import parse
 from openrlhf_ada.config.method_rules import without_effect
 from openrlhf_ada.config.presets import METHODS
-from openrlhf_ada.platforms.gpu_check import check_cpu_limits
+from openrlhf_ada.platforms.gpu import check_cpu_limits
 from openrlhf_ada.platforms.resources import required_slots
 from openrlhf_ada.reporting import recorded_flags
 from openrlhf_ada.reporting.redaction import plain

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import logging
 import os
@@ -15,22 +14,22 @@ from typing import Any
 
 import pytest
 import torch
-from nvml import MISMATCH, FakeNvml, build_library, driver, gpu
+from nvml import NVMLError, NVMLError_LibraryNotFound, bindings, driver, gpu
 
 from openrlhf_ada.platforms import gpu as gpu_module
-from openrlhf_ada.platforms import gpu_check
+from openrlhf_ada.platforms import nvml as nvml_module
 from openrlhf_ada.platforms.gpu import (
-    Machine,
     Torch,
     Trouble,
+    check_machine,
+    check_nodes,
     explain,
-    look_at_machine,
+    look_at_driver,
     look_at_torch,
     trouble,
     unreadable_architectures,
 )
-from openrlhf_ada.platforms.gpu_check import check_machine, check_nodes
-from openrlhf_ada.platforms.nvml import NoNvmlError, NvmlError, read_driver
+from openrlhf_ada.platforms.nvml import Driver, NoNvmlError, NvmlError, read_driver
 from openrlhf_ada.platforms.resources import MissingResourcesError
 
 pytestmark = pytest.mark.rehearsal
@@ -46,155 +45,106 @@ CPU_BUILD = Torch("2.13.0+cpu", "", "no CUDA")
 # -- NVIDIA's library -------------------------------------------------------------------------------------------------
 
 
-def test_the_driver_is_read_and_let_go() -> None:
+def read(monkeypatch: pytest.MonkeyPatch, found: Driver, error: NVMLError | None = None) -> Driver:
+    monkeypatch.setattr(nvml_module, "nvml_bindings", lambda: bindings(found, error))
+    return read_driver()
+
+
+def test_the_driver_is_read_with_its_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     two = driver(gpu(free=30), gpu(index=1), version="535.104.05", cuda=(12, 2))
-    library = FakeNvml(two)
-    assert read_driver(lambda name: library) == two
-    assert not library.is_open
+    assert read(monkeypatch, two) == two
 
 
-def test_errors_of_the_library_are_told_in_its_words() -> None:
-    with pytest.raises(NvmlError, match="Driver/library version mismatch"):
-        read_driver(lambda name: FakeNvml(driver(), MISMATCH))
-
-
-def test_no_library_means_no_driver() -> None:
-    def missing(name: str) -> Any:
-        assert name == "libnvidia-ml.so.1"
-        raise OSError("cannot open shared object file")
-
-    with pytest.raises(NoNvmlError, match="cannot open"):
-        read_driver(missing)
-
-
-def test_the_library_is_called_as_c_calls_it(tmp_path: Path) -> None:
-    """The same functions, compiled: sizes and orders of their arguments are right."""
-    eight = driver(*(gpu(free=12, index=index) for index in range(8)), cuda=(13, 1))
-    path = build_library(tmp_path, eight)
-    assert read_driver(lambda name: ctypes.CDLL(str(path))) == eight
+def test_errors_of_the_library_are_told_in_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(NvmlError, match="Driver/library version mismatch") as error:
+        read(monkeypatch, driver(), NVMLError("Driver/library version mismatch"))
+    assert not isinstance(error.value, NoNvmlError)
+    with pytest.raises(NoNvmlError, match="not found"):
+        read(monkeypatch, driver(), NVMLError_LibraryNotFound("NVML Shared Library not found"))
 
 
 # -- the machine ------------------------------------------------------------------------------------------------------
 
 
-def write(root: Path, files: dict[str, str]) -> None:
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+@pytest.mark.parametrize("has_module", [False, True])
+def test_a_gpu_shows_in_the_library_or_in_the_kernel(tmp_path: Path, has_module: bool) -> None:
+    if has_module:
+        (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
+        (tmp_path / "proc/driver/nvidia/version").write_text("NVRM version: NVIDIA UNIX  570.86.15\n")
 
+    def look(found: Driver | NvmlError) -> Driver | NvmlError | None:
+        def read() -> Driver:
+            if isinstance(found, NvmlError):
+                raise found
+            return found
 
-def machine_of(root: Path, files: dict[str, str]) -> Machine:
-    def no_library() -> Any:
-        raise NO_LIBRARY
+        return look_at_driver(tmp_path, read)
 
-    write(root, files)
-    return look_at_machine(root, no_library)
-
-
-VERSION_FILE = {
-    "proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build\n"
-    "GCC version:  gcc version 12.3.0\n"
-}
-PCI_GPU = {"sys/bus/pci/devices/0/vendor": "0x10de\n", "sys/bus/pci/devices/0/class": "0x030200\n"}
-PCI_AUDIO = {"sys/bus/pci/devices/0/vendor": "0x10de\n", "sys/bus/pci/devices/0/class": "0x040300\n"}
-PCI_OTHER = {"sys/bus/pci/devices/0/vendor": "0x8086\n", "sys/bus/pci/devices/0/class": "0x030000\n"}
-
-
-@pytest.mark.parametrize("files", [{}, PCI_OTHER, PCI_AUDIO], ids=["nothing", "Intel's", "NVIDIA's sound"])
-def test_a_machine_without_gpu_shows_none(tmp_path: Path, files: dict[str, str]) -> None:
-    assert not machine_of(tmp_path, files).shows_gpu
+    lost, one = NvmlError("GPU is lost"), driver(gpu())
+    assert (look(lost), look(one)) == (lost, one)
+    assert (look(NO_LIBRARY), look(driver())) == ((NO_LIBRARY, driver()) if has_module else (None, None))
 
 
 @pytest.mark.parametrize(
-    ("files", "named", "do"),
-    [
-        (PCI_GPU, "NVIDIA GPU", "580"),
-        (VERSION_FILE, "570.86.15", "libraries"),
-        (VERSION_FILE | {".dockerenv": ""}, "container has NVIDIA's driver 570.86.15", "docker run --gpus all"),
-        (VERSION_FILE | {"run/.containerenv": ""}, "container", "--device nvidia.com/gpu=all"),
-    ],
-    ids=["no driver", "no libraries", "docker", "podman"],
-)
-def test_missing_drivers_are_named(tmp_path: Path, files: dict[str, str], named: str, do: str) -> None:
-    machine = machine_of(tmp_path, files)
-    assert machine.shows_gpu
-    found = explain(machine, UNUSABLE)
-    assert found is not None
-    assert named in found.what and do in found.remedy
-
-
-def with_driver(found: Any, *, in_container: bool = False) -> Machine:
-    return Machine(found, "580.65.06", on_bus=True, in_container=in_container)
-
-
-@pytest.mark.parametrize(
-    ("machine", "build", "named", "do"),
+    ("found", "build", "named", "do"),
     [
         (
-            with_driver(driver(gpu(), gpu(), version="535.104.05", cuda=(12, 2))),
+            driver(gpu(), gpu(), version="535.104.05", cuda=(12, 2)),
             UNUSABLE,
-            ["2 NVIDIA GPUs (NVIDIA H100 80GB HBM3)", "driver 535.104.05", "12.2", "torch 2.13.0+cu130", "CUDA 13.0"],
-            "driver 580",
+            [
+                "2 NVIDIA GPUs (NVIDIA H100 80GB HBM3)",
+                "torch 2.13.0+cu130",
+                "CUDA 13.0",
+                "driver on your system is too",
+            ],
+            "CUDA 13.0 or newer",
         ),
         (
-            with_driver(driver(gpu())),
+            driver(gpu()),
             CPU_BUILD,
             ["1 NVIDIA GPU (NVIDIA H100 80GB HBM3)", "torch 2.13.0+cpu"],
             "requirements/setup.sh --gpu",
         ),
+        (NvmlError("Driver/library version mismatch"), UNUSABLE, ["(Driver/library version mismatch)"], "nvidia-smi"),
+        (NO_LIBRARY, UNUSABLE, ["libnvidia-ml.so.1"], "docker run --gpus all"),
+        (driver(), UNUSABLE, ["580.65.06"], "--device nvidia.com/gpu=all"),
         (
-            with_driver(NvmlError("Driver/library version mismatch")),
-            UNUSABLE,
-            ["(Driver/library version mismatch)"],
-            "restart",
-        ),
-        (with_driver(NvmlError("GPU is lost")), UNUSABLE, ["(GPU is lost)"], "nvidia-smi"),
-        (with_driver(driver(), in_container=True), UNUSABLE, ["580.65.06", "container"], "--gpus all"),
-        (with_driver(driver()), UNUSABLE, ["580.65.06"], "dmesg"),
-        (
-            with_driver(driver(gpu())),
+            driver(gpu()),
             dataclasses.replace(UNUSABLE, reason="CUDA error 802: system not yet initialized"),
-            ["driver 580.65.06", "torch 2.13.0+cu130", "CUDA error 802: system not yet initialized"],
+            ["torch 2.13.0+cu130", "CUDA error 802: system not yet initialized"],
             "nvidia-fabricmanager",
         ),
-        (
-            with_driver(driver(gpu("Tesla T4", (7, 5)))),
-            USABLE,
-            ["Tesla T4", "7.5", "8.0"],
-            "Ampere",
-        ),
+        (driver(gpu("Tesla T4", (7, 5))), USABLE, ["Tesla T4", "7.5", "8.0"], "Ampere"),
     ],
-    ids=["driver too old", "CPU build", "mismatch", "lost", "container", "no GPU", "torch says why", "old GPU"],
+    ids=["driver too old", "CPU build", "mismatch", "no library", "no GPU", "torch says why", "old GPU"],
 )
-def test_each_trouble_is_named_with_its_remedy(machine: Machine, build: Torch, named: list[str], do: str) -> None:
-    assert machine.shows_gpu
-    found = explain(machine, build)
-    assert found is not None
-    assert all(part in found.what for part in named) and do in found.remedy
-    assert found.is_cpu_build == (build is CPU_BUILD)
-    assert "\n" not in str(found)
+def test_each_trouble_is_named_with_its_remedy(found: Any, build: Torch, named: list[str], do: str) -> None:
+    said = explain(found, build)
+    assert said is not None
+    assert all(part in said.what for part in named) and do in said.remedy
+    assert said.is_cpu_build == (build is CPU_BUILD)
+    assert "\n" not in str(said)
 
 
 @pytest.mark.parametrize(
-    "machine",
+    "found",
     [
-        with_driver(driver(gpu())),
-        with_driver(driver(gpu("Tesla T4", (7, 5)), gpu())),
+        driver(gpu()),
+        driver(gpu("Tesla T4", (7, 5)), gpu()),
         # With NVIDIA's package for newer CUDA on an older driver, torch works: it knows better than the versions.
-        with_driver(driver(gpu(), version="535.104.05", cuda=(12, 2))),
-        with_driver(NvmlError("no permission")),
+        driver(gpu(), version="535.104.05", cuda=(12, 2)),
+        NvmlError("no permission"),
     ],
     ids=["all right", "one of two kinds", "forward compatible", "NVML is forbidden"],
 )
-def test_a_gpu_that_torch_uses_is_all_right(machine: Machine) -> None:
-    assert explain(machine, USABLE) is None
+def test_a_gpu_that_torch_uses_is_all_right(found: Any) -> None:
+    assert explain(found, USABLE) is None
 
 
 @pytest.mark.parametrize("hidden", ["", " ", "-1", "-1,0", ",0", "NoDevFiles"])
 def test_gpus_that_the_user_hides_are_no_trouble(monkeypatch: pytest.MonkeyPatch, hidden: str) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
-    monkeypatch.setattr(gpu_module, "look_at_machine", lambda: pytest.fail("nobody is to look"))
+    monkeypatch.setattr(gpu_module, "look_at_driver", lambda: pytest.fail("nobody is to look"))
     assert trouble() is None
 
 
@@ -216,25 +166,21 @@ def test_slots_in_the_place_of_gpus_are_as_many_as_ray_is_to_count(
 @pytest.mark.parametrize("named", ["7", "0,0", "GPU-of-another-machine"])
 def test_a_variable_that_names_no_gpu_of_this_machine_is_shown(monkeypatch: pytest.MonkeyPatch, named: str) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
-    monkeypatch.setattr(gpu_module, "look_at_machine", lambda: with_driver(driver(gpu())))
+    monkeypatch.setattr(gpu_module, "look_at_driver", lambda: driver(gpu()))
     build = dataclasses.replace(UNUSABLE, reason="No CUDA GPUs are available")
     monkeypatch.setattr(gpu_module, "look_at_torch", lambda: build)
     found = trouble()
     assert found is not None
     assert f"CUDA_VISIBLE_DEVICES='{named}': No CUDA GPUs are available" in found.what
     assert "CUDA_VISIBLE_DEVICES" in found.remedy and "nvidia-smi -L" in found.remedy
-    # A driver that is too old is the nearer cause.
-    old = with_driver(driver(gpu(), version="535.104.05", cuda=(12, 2)))
-    monkeypatch.setattr(gpu_module, "look_at_machine", lambda: old)
-    assert "CUDA_VISIBLE_DEVICES" not in str(trouble()) and "580" in str(trouble())
 
 
 def test_torch_is_asked_only_where_a_gpu_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(gpu_module, "look_at_machine", lambda: Machine(NO_LIBRARY, "", False, False))
+    monkeypatch.setattr(gpu_module, "look_at_driver", lambda: None)
     monkeypatch.setattr(gpu_module, "look_at_torch", lambda: pytest.fail("torch is slow to import"))
     assert trouble() is None
-    monkeypatch.setattr(gpu_module, "look_at_machine", lambda: with_driver(driver(gpu())))
+    monkeypatch.setattr(gpu_module, "look_at_driver", lambda: driver(gpu()))
     monkeypatch.setattr(gpu_module, "look_at_torch", lambda: CPU_BUILD)
     found = trouble()
     assert found is not None and found.is_cpu_build
@@ -270,7 +216,7 @@ def test_architectures_that_deepspeed_reads_are_no_trouble(listed: str, monkeypa
 
 
 def test_a_usable_gpu_with_unreadable_architectures_is_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_module, "look_at_machine", lambda: Machine(driver(gpu()), "580.65.06", True, False))
+    monkeypatch.setattr(gpu_module, "look_at_driver", lambda: driver(gpu()))
     monkeypatch.setattr(gpu_module, "look_at_torch", lambda: USABLE)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "9.0a")
@@ -334,7 +280,7 @@ def flags(*, for_cpu: bool) -> SimpleNamespace:
 def test_a_run_beside_an_unusable_gpu_is_refused(
     monkeypatch: pytest.MonkeyPatch, found: Trouble, for_cpu: bool
 ) -> None:
-    monkeypatch.setattr(gpu_check, "trouble", lambda: found)
+    monkeypatch.setattr(gpu_module, "trouble", lambda: found)
     with pytest.raises(MissingResourcesError) as error:
         check_machine(flags(for_cpu=for_cpu))
     assert str(error.value).startswith(f"{found}. ")
@@ -344,7 +290,7 @@ def test_a_run_beside_an_unusable_gpu_is_refused(
 def test_a_cpu_environment_with_cpu_flags_trains_on_the_cpu_and_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(gpu_check, "trouble", lambda: BUILD)
+    monkeypatch.setattr(gpu_module, "trouble", lambda: BUILD)
     with caplog.at_level(logging.WARNING):
         check_machine(flags(for_cpu=True))
     (warning,) = caplog.messages
@@ -354,7 +300,7 @@ def test_a_cpu_environment_with_cpu_flags_trains_on_the_cpu_and_says_so(
 def test_a_machine_without_trouble_is_not_spoken_of(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(gpu_check, "trouble", lambda: None)
+    monkeypatch.setattr(gpu_module, "trouble", lambda: None)
     check_machine(flags(for_cpu=False))
     assert caplog.messages == []
 
@@ -369,7 +315,7 @@ def cluster_of(monkeypatch: pytest.MonkeyPatch, answers: dict[str, Trouble | Non
         lambda: [{"NodeManagerAddress": a, "NodeID": a, "Alive": alive, "Resources": {"GPU": gpus, "CPU": 4}}
                  for a, alive, gpus in nodes],
     )  # fmt: skip
-    monkeypatch.setattr(gpu_check, "_ask", lambda node_id: node_id)
+    monkeypatch.setattr(gpu_module, "_ask", lambda node_id: node_id)
     monkeypatch.setattr(ray, "get", lambda ref: answers[ref])
 
 

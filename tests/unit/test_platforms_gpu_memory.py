@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import pytest
 from nvml import driver, gpu
 
-from openrlhf_ada.platforms.nvml import RELEASE_S, Driver, NoRoomError, wait_for_room
+from openrlhf_ada.platforms import nvml
+from openrlhf_ada.platforms.nvml import RELEASE_S, Driver, NoRoomError
 
 pytestmark = pytest.mark.rehearsal
 
@@ -31,7 +33,10 @@ class Time:
 
 
 def waited(time: Time, share: float, count: int = 1, given: Sequence[int | str] = (1,)) -> float:
-    wait_for_room(share, count, given, time.read, time.clock, time.sleep)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nvml, "read_driver", time.read)
+        patch.setattr(nvml, "time", SimpleNamespace(monotonic=time.clock, sleep=time.sleep))
+        nvml.wait_for_room(share, count, given)
     return time.now
 
 

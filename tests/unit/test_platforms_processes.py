@@ -1,4 +1,4 @@
-"""Processes are found, seen at work or stopped, with the methods in their titles. Any may have just ended."""
+"""Processes are found, seen at work, with the methods in their titles; how one ended. Any may have just ended."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from openrlhf_ada.platforms.processes import (
     Seen,
     children_named,
     has_worked,
+    how_it_ended,
+    kernel_kills,
     kill_rest,
     look,
-    stopped_workers,
 )
 
 
@@ -33,20 +34,12 @@ def sleeping() -> Iterator[subprocess.Popen[bytes]]:
 
 
 @contextmanager
-def titled(title: str, output: Path, is_stopped: bool) -> Iterator[int]:
-    command = ["bash", "-c", 'exec -a "$0" sleep 600', title]
-    with output.open("wb") as stream, subprocess.Popen(command, stdout=stream) as process:
+def titled(title: str) -> Iterator[int]:
+    with subprocess.Popen(["bash", "-c", 'exec -a "$0" sleep 600', title]) as process:
         while psutil.Process(process.pid).name() != "sleep":
             pass
-        if is_stopped:
-            stop(process)
         yield process.pid
         process.kill()
-
-
-def stop(process: subprocess.Popen[bytes]) -> None:
-    process.send_signal(signal.SIGSTOP)
-    os.waitid(os.P_PID, process.pid, os.WSTOPPED)
 
 
 @pytest.fixture
@@ -79,15 +72,16 @@ def test_nothing_is_imported_before_it_is_needed() -> None:
     assert "psutil" not in vars(processes)
 
 
-def test_a_process_is_seen_with_all_below_it(tmp_path: Path) -> None:
-    with titled("ray::PolicyModelActor.fit", tmp_path / "log", is_stopped=False) as pid:
+def test_a_process_is_seen_with_all_below_it() -> None:
+    with titled("ray::PolicyModelActor.fit") as pid:
         seen = look([os.getpid(), pid, gone_pid()])
         assert seen.keys() == {os.getpid(), pid}
-        assert (seen[pid].runs, seen[pid].stopped, set(seen[pid].done)) == ("fit", 0, {pid})
+        assert (seen[pid].runs, set(seen[pid].done), seen[pid].is_stopped) == ("fit", {pid}, False)
         assert seen[os.getpid()].runs == "" and pid in seen[os.getpid()].done
     with sleeping() as child:
-        stop(child)
-        assert look([os.getpid()])[os.getpid()].stopped == child.pid
+        child.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, child.pid, os.WSTOPPED)
+        assert look([os.getpid()])[os.getpid()].is_stopped
 
 
 def gone_pid() -> int:
@@ -102,19 +96,6 @@ def test_a_zombie_is_not_there() -> None:
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         assert look([process.pid]) == {}
-
-
-def test_stopped_workers_of_this_session_are_found(tmp_path: Path) -> None:
-    logs = tmp_path / "session"
-    logs.mkdir()
-    with (
-        titled("ray::AdaPPOTrainer.__init__", logs / "a", True) as trainer,
-        titled("ray::_QueueActor", logs / "b", True) as queue,
-        titled("ray::PolicyModelActor.__init__", logs / "c", False),
-        titled("ray::PolicyModelActor.fit", tmp_path / "other", True),
-        titled("python", logs / "d", True),
-    ):
-        assert stopped_workers(logs) == {trainer: "AdaPPOTrainer", queue: "_QueueActor"}
 
 
 @pytest.mark.parametrize(
@@ -133,7 +114,7 @@ def test_stopped_workers_of_this_session_are_found(tmp_path: Path) -> None:
 def test_work_is_a_twentieth_of_a_core_or_bytes_of_one_process(
     done: dict[int, tuple[float, int]], expected: bool
 ) -> None:
-    before = Seen(0, {1: (10.0, 0), 2: (0.0, 0)}, "fit")
+    before = Seen({1: (10.0, 0), 2: (0.0, 0)}, "fit")
     assert has_worked(before, replace(before, done=done), seconds=10.0) is expected
     assert has_worked(None, before, seconds=10.0)
 
@@ -143,3 +124,38 @@ def test_figures_are_those_of_this_process() -> None:
     cpu, moved = look([me.pid])[me.pid].done[me.pid]
     after, io = me.cpu_times(), me.io_counters()
     assert 0 < cpu <= after.user + after.system + 1e-6 and 0 < moved <= io.read_chars + io.write_chars
+
+
+# -- how one ended ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "lines", "expected"),
+    [
+        (-9, [], "ended by SIGKILL"),
+        (1, ["*** SIGSEGV received at time=1 ***"], "ended with exit status 1"),
+        (None, ["*** SIGSEGV received at time=1764041 on cpu 1 ***", "PC: @ 0x7f"], "ended by SIGSEGV"),
+        (None, ["Fatal Python error: Segmentation fault", ""], "ended by Segmentation fault"),
+        (None, ["step 3"], "ended; its signal is not known. After SIGKILL a log ends without an error"),
+    ],
+)
+def test_an_end_is_told_by_its_status_or_by_what_the_log_says(
+    status: int | None, lines: list[str], expected: str
+) -> None:
+    assert how_it_ended(status, lines) == expected
+
+
+@pytest.mark.parametrize("file", ["job/run/memory.events", "memory.events"], ids=["machine", "container"])
+def test_kills_are_counted_in_the_group_and_on_the_machine(tmp_path: Path, file: str) -> None:
+    groups, proc = tmp_path / "cgroup", tmp_path / "proc"
+    (proc / "self").mkdir(parents=True)
+    (proc / "self" / "cgroup").write_text("1:cpu:/job\n0::/job/run\n")
+    (proc / "vmstat").write_text("pgfault 12\noom_kill 5\n")
+    assert kernel_kills(groups, proc) == {"this machine": 5}
+    (groups / file).parent.mkdir(parents=True, exist_ok=True)
+    (groups / file).write_text("low 0\nunder_oom 0\noom_kill 2\n")
+    assert kernel_kills(groups, proc) == {"this memory group": 2, "this machine": 5}
+
+
+def test_this_machine_has_counts() -> None:
+    assert all(count >= 0 for count in kernel_kills().values())

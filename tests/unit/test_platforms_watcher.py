@@ -106,12 +106,11 @@ def test_blocks_that_somebody_holds_stay() -> None:
 def test_only_processes_of_the_session_are_its_members() -> None:
     marked = subprocess.Popen(["sleep", "60"], env={"PATH": os.environ["PATH"], watcher.SESSION_VARIABLE: "mine"})
     other = subprocess.Popen(["sleep", "60"], env={"PATH": os.environ["PATH"], watcher.SESSION_VARIABLE: "mine-too"})
-    members = watcher.Members("mine")
     try:
         deadline = time.monotonic() + 10
-        while (found := members.look()) != [marked.pid] and time.monotonic() < deadline:
+        while (found := watcher.members_of("mine")) != {psutil.Process(marked.pid)} and time.monotonic() < deadline:
             time.sleep(0.1)
-        assert found == [marked.pid]
+        assert found == {psutil.Process(marked.pid)}
     finally:
         for process in (marked, other):
             process.kill()
@@ -125,13 +124,13 @@ def test_a_process_without_the_mark_stays_a_member_when_its_parent_ends() -> Non
     parent = subprocess.Popen(["sh", "-c", command], env=environment, stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     child = psutil.Process(int(parent.stdout.readline()))
-    members = watcher.Members("lost")
     try:
         while child.name() != "sleep" or watcher.SESSION_VARIABLE in child.environ():
             time.sleep(0.05)
-        assert members.look() == sorted([parent.pid, child.pid])
+        members = watcher.members_of("lost")
+        assert members == {psutil.Process(parent.pid), child}
         parent.kill()
         parent.wait()
-        assert members.look() == [child.pid] and watcher.Members("lost").look() == []
+        assert watcher.members_of("lost", members) == {child} and watcher.members_of("lost") == set()
     finally:
         child.kill()

@@ -13,7 +13,6 @@ from openrlhf_ada.reporting.silence import (
     IDLE,
     SERVANT,
     STARTING,
-    STOPPED,
     UNSEEN,
     WORKER,
     WORKING,
@@ -30,7 +29,6 @@ SAMPLES = Process("vLLM engine 1", ENGINE, 14, IDLE, "answers")
 TRAINER = Process("trainer", CONTROLLER, 15, IDLE, "fit")
 QUEUE = Process("queue", SERVANT, 16, IDLE, "get")
 UNPLACED = Process("critic 0", WORKER, 0, STARTING)
-STOPPED_POLICY = replace(POLICY, does=STOPPED, stopped=11)
 
 
 class Run:
@@ -62,8 +60,9 @@ class Run:
         ([QUEUE, TRAINER, SAMPLES, UNPLACED], [UNPLACED]),
         ([QUEUE, TRAINER, RESTING], [TRAINER]),
         ([QUEUE], []),
+        ([replace(QUEUE, is_stopped=True), TRAINER, POLICY], [replace(QUEUE, is_stopped=True)]),
     ],
-    ids=["training", "sampling", "weights", "no place in Ray", "trainer alone", "nothing started"],
+    ids=["training", "sampling", "weights", "no place in Ray", "trainer alone", "nothing started", "stopped"],
 )
 def test_those_that_wait_for_others_are_not_waited_for(processes: list[Process], expected: list[Process]) -> None:
     assert waited_for(processes) == expected
@@ -113,36 +112,9 @@ def test_a_new_method_and_a_word_of_the_trainer_are_progress() -> None:
     assert len(run.verdicts([replace(POLICY, runs="broadcast_to_vllm")], 2)) == 1
 
 
-def test_a_stopped_process_is_named_whatever_the_others_do() -> None:
-    said = Run().verdicts([STOPPED_POLICY, replace(SECOND, does=WORKING)], 4000)
-    assert said[0][1].text == (
-        "policy actor 0 (pid 11, in fit) has been stopped for 60 s; `kill -CONT 11` lets it go on. The run ends after "
-        "1800 s of this (--ada_dead_after)"
-    )
-    assert [when for when, _ in said] == [61, 121, 241, 481, 961, 1801] and said[-1][1].is_end
-
-
-def test_a_process_that_goes_on_is_forgotten() -> None:
-    run = Run()
-    assert [when for when, _ in run.verdicts([STOPPED_POLICY], 100)] == [61]
-    assert run.verdicts([replace(POLICY, does=WORKING)], 1) == []
-    assert [when for when, _ in run.verdicts([STOPPED_POLICY], 100)] == [162]
-
-
 def test_engines_have_their_own_limits_first() -> None:
     said = Run().verdicts([TRAINER, SAMPLES], 4000)
     assert said[-1] == (1921, Verdict(said[-1][1].text, is_end=True))
-    stopped = replace(SAMPLES, does=STOPPED, stopped=140)
-    said = Run().verdicts([TRAINER, stopped], 4000)
-    assert said[-1][0] == 1921 and "`kill -CONT 140`" in said[0][1].text
-
-
-def test_a_stopped_engine_ends_no_run_that_goes_on() -> None:
-    run, stopped = Run(), replace(SAMPLES, does=STOPPED, stopped=140)
-    for _ in range(100):
-        said = run.verdicts([TRAINER, stopped], 60)
-        run.silence.note_progress()
-        assert not any(verdict.is_end or "s of this" in verdict.text for _, verdict in said)
 
 
 def test_a_run_that_waits_for_its_place_in_ray_is_not_ended() -> None:

@@ -207,7 +207,7 @@ def test_rewards_have_at_least_single_precision(reward: Any) -> None:
 
 @pytest.mark.parametrize(
     ("outcome", "told"),
-    [(-1, r"score -1\.0, expected a value in \[0, 1\]"), (math.inf, "score inf"), (math.nan, "score nan")],
+    [(-1, r"score -1\.0.*reward_func"), (math.inf, "score inf"), (math.nan, "score nan")],
 )
 def test_scores_outside_0_to_1_are_an_error(outcome: float, told: str) -> None:
     generator = make_generator({0: [1, 1], 1: [1, outcome]})
@@ -217,7 +217,7 @@ def test_scores_outside_0_to_1_are_an_error(outcome: float, told: str) -> None:
 
 @pytest.mark.parametrize("reward", [math.inf, -math.inf, math.nan])
 def test_rewards_that_are_not_finite_are_not_clipped(reward: float) -> None:
-    with pytest.raises(ValueError, match=f"reward {reward},"):
+    with pytest.raises(ValueError, match=f"reward {reward}:"):
         read(reward, score=1.0)
 
 

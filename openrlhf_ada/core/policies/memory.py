@@ -38,10 +38,8 @@ class Memory:
         return self.calibration is not None and self.calibration.trusted
 
     def predict(self, pools: Sequence[PromptPool]) -> Floats:
-        """Pass rates of prompts that are not sampled yet, shape (B,); the pools get them and their strength.
-
-        Raises ValueError if the critic left a prompt without a value, or gave one that is not finite.
-        """
+        """Pass rates of prompts that are not sampled yet, shape (B,); the pools get them and their strength. Raises
+        ValueError where the critic gave a prompt no finite value."""
         if not pools:
             return np.empty(0)
         values = None if self.calibration is None else self._critic_values(pools)
@@ -65,11 +63,8 @@ class Memory:
         return np.clip(values, 0.0, 1.0)
 
     def observe(self, pools: Sequence[PromptPool], first: int | None = None) -> dict[str, float]:
-        """One step's closed pools; returns figures on how good the predictions were.
-
-        `first`: learn from the first so many samples of a pool alone. Where outcomes decided how many were drawn,
-        these are the ones without stopping bias.
-        """
+        """One step's closed pools; returns figures on how good the predictions were. `first`: learn from so many
+        first samples alone, which have no stopping bias where outcomes decided how many were drawn."""
         rows = np.array([pool.row for pool in pools])
         heads = [pool.scores[:first] > self.threshold for pool in pools]
         draws = np.array([len(head) for head in heads])

@@ -13,7 +13,7 @@ import numpy as np
 from openrlhf_ada.core.grouping import GroupBuilder, untrained_group
 from openrlhf_ada.core.policies.base import Action, Close, Draw
 from openrlhf_ada.core.policies.memory import Memory, Remembering
-from openrlhf_ada.core.speculation import chance_of_count, chance_of_going_on
+from openrlhf_ada.core.speculation import chance_of_count
 from openrlhf_ada.core.stopping import ExitRule
 from openrlhf_ada.core.stopping_paths import StoppingPlan
 from openrlhf_ada.core.types import PromptPool, Sample, TrainingGroup
@@ -80,7 +80,7 @@ class Sequential(Remembering):
         gate = self.rule.gate
         if gate is not None:
             return chance_of_count(gate.fewest, gate.most, *known_and_not)
-        return chance_of_going_on(self.rule.k_pos, self.rule.k_neg, *known_and_not)
+        return max(1.0 - chance_of_count(self.rule.k_pos, look - self.rule.k_neg, *known_and_not), 0.0)
 
     def build(self, pool: PromptPool, rng: np.random.Generator) -> TrainingGroup:
         if self.rule.gate is not None and len(pool) < self.group_size:

@@ -22,10 +22,9 @@ Floats = NDArray[np.float64]
 class TwoStage(Remembering):
     """`pilot` rollouts of every prompt, then those of the second round; `budget` per prompt on average, exactly.
 
-    Source: HORA (arXiv 2605.07114; from a replication, not checked against the paper), with the uniform prior
-    Beta(1, 1). `allocation`: one of `allocation.PILOTED`.
-    Both decisions are about all prompts of a step, so it needs the scheduler `rounds`. What it decides depends on no
-    earlier step; `memory` predicts, for baselines from outside the pool.
+    HORA (arXiv 2605.07114; from a replication), with the uniform prior Beta(1, 1). `allocation`: one of
+    `allocation.PILOTED`. Both decisions are about all prompts of a step, so it needs the scheduler `rounds`. They
+    depend on no earlier step; `memory` predicts, for baselines from outside the pool.
 
     The number of rollouts depends on the first round's outcomes, so the pool's mean is biased. The first round's mean
     is not: it is what `stratum` and the baseline `unbiased` go by.

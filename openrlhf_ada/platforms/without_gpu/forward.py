@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from contextlib import nullcontext
+from itertools import compress
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,16 +39,19 @@ def adapt_actor(actor_module: Any) -> None:
     forward = actor_module.Actor.forward
     log_probs_from_logits = actor_module.log_probs_from_logits
 
-    def forward_on_cpu(self: Any, sequences: Any, action_mask: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def forward_on_cpu(
+        self: Any, sequences: Any, action_mask: Any = None, attention_mask: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
         has_own_needs = self.packing_samples or getattr(self, "is_vlm", False) or kwargs.get("return_entropy")
         if action_mask is None or has_own_needs or not _keeps_logits(self.model):
-            return forward(self, sequences, action_mask, *args, **kwargs)
-        merged = _merge(self.model, sequences, action_mask, *args, **kwargs)
-        if merged is not None:
-            log_probs, output = _forward_merged(self, merged, action_mask, log_probs_from_logits)
-            return (log_probs, output) if kwargs.get("return_output") else log_probs
-        first = int(action_mask.long().any(dim=0).long().argmax())
-        return forward(self, sequences, action_mask, *args, logits_to_keep=sequences.shape[1] - first, **kwargs)
+            return forward(self, sequences, action_mask, attention_mask, *args, **kwargs)
+        if attention_mask is not None and _shares_prompts(self.model):
+            merged = merge_prompts(sequences, attention_mask, action_mask)
+            if merged is not None:
+                log_probs, output = _forward_merged(self, merged, action_mask, log_probs_from_logits)
+                return (log_probs, output) if kwargs.get("return_output") else log_probs
+        kept = sequences.shape[1] - int(action_mask.long().any(dim=0).long().argmax())
+        return forward(self, sequences, action_mask, attention_mask, *args, logits_to_keep=kept, **kwargs)
 
     def log_probs_of_tail(logits: Any, labels: Any, temperature: float = 1.0) -> Any:
         import torch
@@ -88,21 +90,15 @@ def _shares_prompts(model: Any) -> bool:
     )
 
 
-def _merge(
-    model: Any, sequences: Any, action_mask: Any, attention_mask: Any = None, *_: Any, **__: Any
-) -> MergedBatch | None:
-    if attention_mask is None or not _shares_prompts(model):
-        return None
-    return merge_prompts(sequences, attention_mask, action_mask)
-
-
 def _forward_merged(actor: Any, merged: MergedBatch, action_mask: Any, log_probs_from_logits: Any) -> tuple[Any, Any]:
     """Log-probabilities [B, A] as the host's, and the model's output, whose logits are those of the merged rows."""
     import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
 
     dtype = next(actor.model.parameters()).dtype
     bias = torch.zeros(merged.visible.shape, dtype=dtype).masked_fill_(~merged.visible, torch.finfo(dtype).min)
-    with _attention(merged.tokens.shape[1], dtype):
+    is_short = merged.tokens.shape[1] <= SHORT_ROW and torch.is_grad_enabled() and dtype is torch.bfloat16
+    with sdpa_kernel(SDPBackend.MATH) if is_short else nullcontext():
         output = actor.model(
             merged.tokens,
             attention_mask=bias,
@@ -110,20 +106,10 @@ def _forward_merged(actor: Any, merged: MergedBatch, action_mask: Any, log_probs
             logits_to_keep=merged.logits_to_keep,
         )
     output["logits"] = output["logits"].to(torch.float32)
-    predicted = output["logits"][merged.group, merged.place] / actor.temperature
+    group, place, row, column = merged.where
+    predicted = output["logits"][group, place] / actor.temperature
     log_probs = log_probs_from_logits(predicted[None], merged.labels[None])[0]
-    result = log_probs.new_zeros(action_mask.shape).index_put((merged.row, merged.column), log_probs)
-    return result * action_mask.float(), output
-
-
-def _attention(num_tokens: int, dtype: Any) -> AbstractContextManager[object]:
-    """The faster of torch's kernels, for rows of so many tokens."""
-    import torch
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
-    if torch.is_grad_enabled() and dtype is torch.bfloat16 and num_tokens <= SHORT_ROW:
-        return sdpa_kernel(SDPBackend.MATH)
-    return nullcontext()
+    return log_probs.new_zeros(action_mask.shape).index_put((row, column), log_probs) * action_mask.float(), output
 
 
 # -- rows with the same prompt, merged --------------------------------------------------------------------------------
@@ -133,32 +119,21 @@ def _attention(num_tokens: int, dtype: Any) -> AbstractContextManager[object]:
 # computes the same values with fewer tokens: with 23 of prompt and 4 x 5 of answers, 39 instead of 112.
 
 
-@dataclass(frozen=True, slots=True)
-class MergedBatch:
+class MergedBatch(NamedTuple):
     """G merged rows of L tokens, prompts padded on the left to the same width, for B original rows.
 
-    The T predicted tokens are the answers' tokens, answer after answer. Token i is predicted at
-    `logits[group[i], place[i]]`, where only the last `logits_to_keep` positions have logits, and belongs at
-    `[row[i], column[i]]` of a tensor with the shape of the action mask.
+    `tokens`, `positions`: [G, L]. `visible`: [G, 1, L, L], query and key; padding sees only itself. `labels`: [T], the
+    answers' tokens, answer after answer. `where`: [4, T]; with (group, place, row, column) = where[:, i], token i is
+    predicted at logits[group, place], where only the last `logits_to_keep` positions have logits, and belongs at
+    [row, column] of the action mask.
     """
 
     tokens: Tensor
-    """[G, L] int64."""
     positions: Tensor
-    """[G, L] int64."""
     visible: Tensor
-    """[G, 1, L, L] bool: query, key. Padding sees only itself."""
     logits_to_keep: int
     labels: Tensor
-    """[T] int64."""
-    group: Tensor
-    place: Tensor
-    row: Tensor
-    column: Tensor
-
-
-_Row = tuple[int, tuple[int, ...], tuple[int, ...], int]
-"""Its index, prompt and answer, and the column of the answer's first token in the action mask."""
+    where: Tensor
 
 
 def merge_prompts(sequences: Tensor, attention_mask: Tensor, action_mask: Tensor) -> MergedBatch | None:
@@ -168,74 +143,40 @@ def merge_prompts(sequences: Tensor, attention_mask: Tensor, action_mask: Tensor
     are part of it. Rows without an action are left out. None where merging would not pay (neither tokens nor pairs of
     them may become more), where an answer has no prompt to be predicted from, and where its attention has a gap.
     """
-    rows = _split(sequences, attention_mask, action_mask)
-    groups: dict[tuple[int, ...], list[_Row]] = {}
-    for row in rows or ():
-        groups.setdefault(row[1], []).append(row)
+    (batch, before), shift = sequences.shape, sequences.shape[1] - action_mask.shape[1]
+    # By prompt: index of the row, column of its first action, answer.
+    groups: dict[tuple[int, ...], list[tuple[int, int, list[int]]]] = {}
+    columns = zip(sequences.tolist(), attention_mask.bool().tolist(), action_mask.bool().tolist(), strict=True)
+    for row, (tokens, attended, actions) in enumerate(columns):
+        if not any(actions):
+            continue
+        start = actions.index(True) + shift
+        end = start + sum(attended[start:])
+        if not all(attended[start:end]) or any(actions[end - shift :]):
+            return None
+        prompt = tuple(compress(tokens[:start], attended[:start]))
+        groups.setdefault(prompt, []).append((row, start - shift, tokens[start:end]))
     if not groups or () in groups:
         return None
     width = max(map(len, groups))
     # An answer's last token predicts nothing.
-    length = width + max(sum(len(answer) - 1 for _, _, answer, _ in group) for group in groups.values())
-    batch, before = sequences.shape
+    length = width + max(sum(len(answer) - 1 for _, _, answer in rows) for rows in groups.values())
     if len(groups) * length >= batch * before or len(groups) * length**2 > batch * before**2:
         return None
-    return _lay_out(list(groups.values()), width, length, sequences)
-
-
-def _split(sequences: Tensor, attention_mask: Tensor, action_mask: Tensor) -> list[_Row] | None:
-    """None for a row whose answer is not attended from its first action to its end without a gap."""
-    shift = sequences.shape[1] - action_mask.shape[1]
-    rows: list[_Row] = []
-    columns = zip(sequences.tolist(), attention_mask.tolist(), action_mask.tolist(), strict=True)
-    for index, (tokens, attended, actions) in enumerate(columns):
-        if not any(actions):
-            continue
-        column = next(i for i, action in enumerate(actions) if action)
-        start = column + shift
-        end = start + sum(attended[start:])
-        if not all(attended[start:end]) or any(actions[end - shift :]):
-            return None
-        prompt = tuple(token for token, seen in zip(tokens[:start], attended[:start], strict=True) if seen)
-        rows.append((index, prompt, tuple(tokens[start:end]), column))
-    return rows
-
-
-def _lay_out(groups: Sequence[Sequence[_Row]], width: int, length: int, like: Tensor) -> MergedBatch:
-    tokens, positions = like.new_zeros(len(groups), length), like.new_zeros(len(groups), length)
-    # 0 is a prompt, 1, 2, ... are its answers, -1 is padding.
-    segments = like.new_full((len(groups), length), -1)
-    labels: list[int] = []
-    places: list[tuple[int, int, int, int]] = []
-
-    def put(g: int, at: int, values: Sequence[int], position: int, segment: int) -> None:
-        part = slice(at, at + len(values))
-        tokens[g, part] = like.new_tensor(values)
-        positions[g, part] = like.new_tensor(range(position, position + len(values)))
-        segments[g, part] = segment
-
-    for g, group in enumerate(groups):
-        prompt, at = group[0][1], width
-        put(g, width - len(prompt), prompt, 0, 0)
-        for number, (row, _, answer, column) in enumerate(group, start=1):
-            put(g, at, answer[:-1], len(prompt), number)
+    # By place: token, position, segment (0 is the prompt, 1, 2, ... are its answers, -1 is padding).
+    cells: list[list[tuple[int, int, int]]] = []
+    where: list[tuple[int, int, int, int]] = []
+    for group, (prompt, rows) in enumerate(groups.items()):
+        line = [(0, 0, -1)] * (width - len(prompt)) + [(token, i, 0) for i, token in enumerate(prompt)]
+        for number, (row, column, answer) in enumerate(rows, start=1):
             # The prompt's last token predicts every answer's first; position width - 1 is the first with logits.
-            sources = [0, *range(at - width + 1, at - width + len(answer))]
-            labels.extend(answer)
-            places.extend((g, source, row, column + i) for i, source in enumerate(sources))
-            at += len(answer) - 1
-    group_index, place, row_index, column_index = like.new_tensor(places).T
-    return MergedBatch(
-        tokens=tokens,
-        positions=positions,
-        visible=_visibility(segments),
-        logits_to_keep=length - width + 1,
-        labels=like.new_tensor(labels),
-        group=group_index,
-        place=place,
-        row=row_index,
-        column=column_index,
-    )
+            places = [0, *range(len(line) - width + 1, len(line) - width + len(answer))]
+            where += [(group, place, row, column + i) for i, place in enumerate(places)]
+            line += [(token, len(prompt) + i, number) for i, token in enumerate(answer[:-1])]
+        cells.append(line + [(0, 0, -1)] * (length - len(line)))
+    laid, found = sequences.new_tensor(cells), sequences.new_tensor(where).T
+    labels = sequences[found[2], found[3] + shift]
+    return MergedBatch(laid[..., 0], laid[..., 1], _visibility(laid[..., 2]), length - width + 1, labels, found)
 
 
 def _visibility(segments: Tensor) -> Tensor:

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from openrlhf_ada.cli import progress_line as module
-from openrlhf_ada.cli.progress_line import progress_line
+from benchmarks.arena import progress_line as module
+from benchmarks.arena.progress_line import progress_line
 
 
 @pytest.fixture
