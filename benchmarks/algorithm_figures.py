@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from openrlhf_ada.config.objective_notes import choice_shares, weights_of
+from openrlhf_ada.config.objective_notes import weights_of
 from openrlhf_ada.config.presets import METHODS
 from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.config.settings import Settings, make_policy, resolve
 from openrlhf_ada.core.allocation import allocate, priority
-from openrlhf_ada.core.criteria import CHOICES
+from openrlhf_ada.core.choice import chances
+from openrlhf_ada.core.criteria import CHOICES, LEAST_VALUE, of_rates
 from openrlhf_ada.core.exact import (
     Weight,
     drawn_weight,
@@ -31,6 +32,7 @@ from openrlhf_ada.core.exact import (
     sequential_weight,
 )
 from openrlhf_ada.core.grouping import GroupBuilder
+from openrlhf_ada.core.pieces import Trait
 from openrlhf_ada.core.policies import Estimated, Policy, Sequential, TwoStage
 from openrlhf_ada.core.selection import Selection
 from openrlhf_ada.simulation.coin_flips import simulate
@@ -184,8 +186,7 @@ def method_weights_table() -> str:
 
 
 def method_weights(settings: Settings) -> list[float]:
-    weights, shares = weights_of(settings, METHOD_RATES), choice_shares(settings, METHOD_RATES)
-    return [weight.effective * share for weight, share in zip(weights, shares, strict=True)]
+    return [weight.effective for weight in weights_of(settings, METHOD_RATES)]
 
 
 def _draws(settings: Settings) -> list[float]:
@@ -206,11 +207,13 @@ def _two_stage_draws(policy: TwoStage, rates: np.ndarray) -> np.ndarray:
 
 
 def choice_table() -> str:
-    """Markdown: how often prompts are chosen, by pass rate, against the mean of four candidates."""
-    lines = []
-    for choice in CHOICES:
-        settings = settings_of(n=8, exit="fixed", max_samples=8, candidates=4, choice=choice)
-        lines.append([f"`{choice}`", *map(_number, choice_shares(settings, RATES))])
+    """Markdown: how often prompts are chosen, by pass rate, against the mean of four candidates; where the value reads
+    pass rates alone."""
+    rates, lines = np.arange(1, 100) / 100, []
+    for name, piece in CHOICES.items():
+        if Trait.READS_VISITS not in piece.traits:
+            often = 4 * chances(np.maximum(piece.function(of_rates(rates)), LEAST_VALUE), len(rates) / 4)
+            lines.append([f"`{name}`", *(_number(often[round(100 * p) - 1]) for p in RATES)])
     return _table([_HEADER, *lines])
 
 

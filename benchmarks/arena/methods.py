@@ -259,13 +259,7 @@ def _weighed() -> Iterator[Method]:
 def _choosing() -> Iterator[Method]:
     for n in (4, 8):
         chosen = f"{n} rollouts of each of one in four prompts, chosen by expected spread"
-        for name, note, ada in (
-            ("share", "", {"choice_weight": "none"}),
-            ("share-corrected", "; weighed by the inverse of their chance", {"choice_weight": "inverse"}),
-            ("per-token", " per token", {"choice": "std_per_token"}),
-        ):
-            flags = _uniform(n, candidates=4, **ada)
-            yield Method(f"choose-{n}-{name}", chosen + note, estimator="rloo", **flags)
+        yield Method(f"choose-{n}-share", chosen, estimator="rloo", **_uniform(n, candidates=4))
 
 
 def _all() -> Iterator[Method]:

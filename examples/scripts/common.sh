@@ -17,7 +17,7 @@
 #   GPUS NODES  GPUs per node (8), nodes (1)
 #   TP ZERO     GPUs per vLLM engine (1), ZeRO stage (2)
 #   ESTIMATOR   train_grpo.sh only: group_norm (GRPO, the default), or dr_grpo, to be the control of train_ada_*.sh
-#   METHOD      train_method.sh and reproduce_*.sh only: reinforce-ada-balance (the default), uniform-8, grpo, ...
+#   METHOD      train_method.sh and reproduce.sh only: reinforce-ada-balance (the default), uniform-8, grpo, ...
 #   MAX_LEN     tokens of prompt and answer together
 #   MAX_NEW_TOKENS   tokens of an answer
 #   SUBMIT      URL of a Ray cluster's dashboard (http://head:8265): run there, by `ray job submit` with SUBMIT_FLAGS

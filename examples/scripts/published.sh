@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Reinforce-Ada's published settings, shared by train_method.sh and the scripts reproduce_*.sh, which source it.
+# Reinforce-Ada's published settings, shared by train_method.sh and reproduce.sh, which source it.
 #
 # Needs:   8 GPUs of 80 GB; prompts of the hard band, which prepare_data.sh makes: at most 2 of 16 answers right.
 #          EVAL_DATA: held-out prompts, evaluated every 50 steps.
@@ -8,7 +8,7 @@
 #          METHOD=grpo at the same number of rollouts, not of steps (docs/evaluation.md).
 #          We have not run it: we have no such machine. Evaluate with eval_model.sh.
 
-# reproduce MODEL ZERO [more flags]: --ada_method METHOD sets batches, loss, optimizer and learning rate
+# reproduce [more flags]: --ada_method METHOD sets batches, loss, optimizer and learning rate
 # (openrlhf_ada/methods). This adds model, ZeRO stage, lengths and steps. OpenRLHF counts passes over the prompts,
 # not steps: EPISODES is 400 steps x prompts per step / number of prompts.
 reproduce() {
@@ -29,8 +29,6 @@ reproduce() {
   esac
   GROUP=${GROUP:-$group}
   if [[ ${DEVICE:-gpu} == gpu || -n ${MODEL:-} ]]; then
-    MODEL=${MODEL:-$1}
-    ZERO=${ZERO:-$2}
     MAX_LEN=${MAX_LEN:-3072}
     MAX_NEW_TOKENS=${MAX_NEW_TOKENS:-2048}
     EVAL_STEPS=${EVAL_STEPS:-50}
@@ -55,5 +53,5 @@ reproduce() {
     flags+=(--ada_mode "$ADA_MODE")
   fi
   on_shared_gpus
-  train "${@:3}"
+  train "$@"
 }

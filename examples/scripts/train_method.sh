@@ -10,4 +10,4 @@ set -euo pipefail
 EPISODES=${EPISODES:-1}
 source "$(dirname "$(readlink -f "$0")")/published.sh"
 
-reproduce Qwen/Qwen2.5-Math-1.5B 2 "$@"
+reproduce "$@"

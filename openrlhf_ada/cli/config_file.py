@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import logging
 import math
@@ -13,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from openrlhf_ada.cli.verbs import VERBS
-from openrlhf_ada.config import program
-from openrlhf_ada.config.flags import ConfigError, words_by_flag
+from openrlhf_ada.config.flags import ConfigError, actions_of, dotted, words_by_flag
 from openrlhf_ada.config.nearest import nearest
 from openrlhf_ada.config.visible import REMOVED
+from openrlhf_ada.config.yaml_file import read_yaml
 from openrlhf_ada.reporting.run_log import CONFIG_FILE, METRICS_FILE
 
 logger = logging.getLogger(__name__)
@@ -36,14 +35,6 @@ DEEPEST = 8
 
 Flat = dict[str, Any]
 """Values by the names of flags, without their dashes."""
-
-
-class UnknownNameError(ConfigError):
-    """A file names what is no flag."""
-
-    def __init__(self, name: str, file: str, remedy: str) -> None:
-        ValueError.__init__(self, f"{file}: no flag has the name {name}. {remedy}")
-        self.flag = name
 
 
 def words_of(command: str, config: Mapping[str, Any], others: Sequence[str] = ()) -> list[str]:
@@ -88,58 +79,27 @@ def _taken_out(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _flat(file: Path) -> Flat:
-    """Its flags, sections joined by dots."""
-    import yaml
-
-    def wrong(rule: str, remedy: str) -> ConfigError:
-        return ConfigError(FLAG, str(file), rule, remedy)
-
+    """Its flags, sections joined by dots. Values of YAML are text, since the parser of the flags knows their types."""
+    if file.suffix != ".json":
+        return dict(_leaves(read_yaml(file, FLAG, typed=False)[0], ""))
     try:
-        text = file.read_text(encoding="utf-8")
+        content: Any = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise wrong(
-            f"it cannot be read ({error.strerror})", "Name a YAML file, or the config.json of a run"
+        raise ConfigError(
+            FLAG, str(file), f"it cannot be read ({error.strerror})", "Name the record of a run"
         ) from error
-    except UnicodeDecodeError as error:
-        raise wrong(f"it is no text ({error})", "Name a YAML file, or the config.json of a run") from error
-    try:
-        content = json.loads(text) if file.suffix == ".json" else yaml.load(_Named(text, file), Loader=_loader(yaml))
     except RecursionError as error:
-        raise wrong(f"it is nested too deeply; sections of flags are {DEEPEST} deep at most", "Mend it") from error
-    except (yaml.YAMLError, ValueError) as error:
-        raise wrong(f"it is not valid {'JSON' if file.suffix == '.json' else 'YAML'}: {error}", "Mend it") from error
+        raise ConfigError(FLAG, str(file), f"sections of flags are {DEEPEST} deep at most", "Mend it") from error
+    except ValueError as error:
+        raise ConfigError(FLAG, str(file), f"it is not valid JSON: {error}", "Mend it") from error
     if not isinstance(content, Mapping):
-        raise wrong("it must hold one `name: value` for each flag", f"`{program.called()} init DIR` writes an example")
+        raise ConfigError(FLAG, str(file), "it must hold one `name: value` for each flag", "Name the record of a run")
     return dict(_leaves(content, ""))
-
-
-class _Named(io.StringIO):
-    """A text whose file YAML's errors name."""
-
-    def __init__(self, text: str, file: Path) -> None:
-        super().__init__(text)
-        self.name = str(file)
-
-
-def _loader(yaml: Any) -> Any:
-    """YAML whose values are text, since the parser of the flags knows their types: `off` stays a word. Names are
-    unique."""
-
-    class Loader(yaml.BaseLoader):
-        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-            names = [self.construct_object(key, deep=True) for key, _ in node.value]
-            if twice := sorted({str(name) for name in names if names.count(name) > 1}):
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"{', '.join(twice)} stands there twice", node.start_mark
-                )
-            return super().construct_mapping(node, deep)
-
-    return Loader
 
 
 def _leaves(content: Mapping[Any, Any], section: str) -> Iterator[tuple[str, Any]]:
     if section.count(".") > DEEPEST:
-        raise UnknownNameError(f"{section}...", "the configuration", f"Sections of flags are {DEEPEST} deep at most.")
+        raise ConfigError(FLAG, f"{section}...", f"sections of flags are {DEEPEST} deep at most", "Mend it")
     for name, value in content.items():
         if isinstance(value, Mapping):
             yield from _leaves(value, f"{section}{name}.")
@@ -209,7 +169,7 @@ def _words(parser: argparse.ArgumentParser, flat: Flat, file: str, others: Seque
     for name, value in flat.items():
         action = actions.get(name.removeprefix("--"))
         if action is None:
-            raise _unknown(name, actions, file)
+            raise ConfigError(name, value, f"no flag has this name ({file})", _meant(name, actions))
         if value == REMOVED:
             raise ConfigError(name, value, f"{file} does not hold secrets", f"Give --{name} on the command line")
         if action.option_strings:
@@ -221,14 +181,13 @@ def _words(parser: argparse.ArgumentParser, flat: Flat, file: str, others: Seque
 
 
 def _by_name(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
-    """What a parser takes, by name without dashes."""
-    from openrlhf_ada.cli.flag_reference import actions_of
-
-    found: dict[str, argparse.Action] = {}
-    for action in actions_of(parser):
-        for option in action.option_strings or [action.dest]:
-            found[option.lstrip("-")] = action
-    return found
+    """What a parser takes, by name without dashes: of our flags in both forms, ada_mode and ada.mode."""
+    return {
+        name: action
+        for action in actions_of(parser)
+        for option in action.option_strings or [action.dest]
+        for name in (option.lstrip("-"), dotted(option))
+    }
 
 
 EMPTY = (None, "", "null", "~")
@@ -240,7 +199,7 @@ SWITCHED = {"true": True, "false": False, "on": True, "off": False, "yes": True,
 
 def _flag_words(action: argparse.Action, name: str, value: Any, file: str) -> Iterator[str]:
     """An empty value is a flag that is not given."""
-    flag = f"--{name.removeprefix('--')}"
+    flag = action.option_strings[0]
     if action.nargs == 0:
         if value not in EMPTY and str(value).lower() not in SWITCHED:
             raise ConfigError(name, value, f"it is a switch in {file}", "Write true or false")
@@ -258,8 +217,7 @@ def _flag_words(action: argparse.Action, name: str, value: Any, file: str) -> It
         yield f"{flag}={value}"
 
 
-def _unknown(name: str, known: Mapping[str, object], file: str) -> ConfigError:
-    tail = [other for other in known if "." in other and other.rpartition(".")[2] == name]
-    near = ", ".join(tail) or nearest(name, known)
-    remedy = f"Did you mean {near}?" if near else "Its names are those of the command's flags, see --help."
-    return UnknownNameError(name, file, remedy)
+def _meant(name: str, known: Mapping[str, object]) -> str:
+    in_sections = [other for other in known if "." in other and other.rpartition(".")[2] == name]
+    near = ", ".join(in_sections) or nearest(name, known)
+    return f"Did you mean {near}" if near else "See --help of the command"

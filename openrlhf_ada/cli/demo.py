@@ -44,9 +44,8 @@ def main(argv: Sequence[str]) -> int:
     """Entry point; unknown options go to `openrlhf-ada train` and win over the recipe's."""
     parser = build_parser()
     args, extra = parser.parse_known_args(argv)
-    for flag in ("--ada_run_dir", "--ada.run_dir"):
-        if any(part.split("=")[0] == flag for part in extra):
-            parser.error(f"{flag} is named by --run-dir here: use that")
+    if any(part.split("=")[0] == "--ada_run_dir" for part in extra):
+        parser.error("--ada_run_dir is named by --run-dir here: use that")
     recipe = TOY if args.toy else SMOLLM2
     print(f"1/3 {recipe.model} and arithmetic prompts of graded difficulty")
     model, data = prepare_model(args.toy, args.cache_dir), args.cache_dir / f"{'toy' if args.toy else 'smollm2'}-data"

@@ -14,17 +14,8 @@ from tempfile import TemporaryDirectory
 
 from openrlhf_ada.config.installed import REMEDY, stack_versions
 from openrlhf_ada.config.visible import as_told
-from openrlhf_ada.platforms.machine_check import (
-    ERROR,
-    OK,
-    WARNING,
-    Finding,
-    gpu_findings,
-    machine_findings,
-    package_findings,
-    ray_findings,
-    usable_gpus,
-)
+from openrlhf_ada.platforms import machine_check
+from openrlhf_ada.platforms.machine_check import ERROR, OK, WARNING, Finding, usable_gpus
 from openrlhf_ada.reporting.redaction import redact
 
 PROG = "openrlhf-ada doctor"
@@ -54,10 +45,10 @@ def look(words: Sequence[str]) -> Iterator[Finding]:
     """Make all checks; one that needs a package which is not there is left out, and said to be. `words`: flags of
     `openrlhf-ada train`."""
     checks: dict[str, Callable[[], Iterable[Finding]]] = {
-        "machine": machine_findings,
-        "GPUs": gpu_findings,
-        "packages": package_findings,
-        "Ray": ray_findings,
+        "machine": machine_check.machine_findings,
+        "GPUs": machine_check.gpu_findings,
+        "packages": machine_check.package_findings,
+        "Ray": machine_check.ray_findings,
     }
     if words:
         checks["flags"] = lambda: input_findings(words)

@@ -20,16 +20,15 @@ from openrlhf_ada.cli.plan_tables import CONTROL, DEFAULT, EXPERIMENTS, RATES, P
 from openrlhf_ada.cli.scenario import (
     ENGINE_FILE,
     Scenario,
-    method_settings,
     namespace,
     recorded,
-    run_settings,
+    settings_of,
     steps_of,
     synthetic,
 )
 from openrlhf_ada.config.host_values import scored_by_model
 from openrlhf_ada.config.objective_notes import LARGEST_CAP, weights_of
-from openrlhf_ada.config.presets import method_named
+from openrlhf_ada.config.presets import method_named, nested
 from openrlhf_ada.config.settings import Settings
 from openrlhf_ada.data.prepared import measured_rates
 from openrlhf_ada.reporting.counting import Counting
@@ -56,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
     if args.calibrate:
         return _calibrate(args.source)
     scenario = _scenario(args)
-    names = args.methods or ([RECORDED] if scenario.settings else []) + list(USUAL)
+    names = args.methods or ([RECORDED] if scenario.flags else []) + list(USUAL)
     cases, plans = {name: _case(scenario, name, args.prompts) for name in names}, []
     with Counting() as progress:
         progress.count(f"simulating {', '.join(cases)}", "methods", len(cases))
@@ -156,19 +155,16 @@ def _synthetic_answers(args: argparse.Namespace) -> SyntheticRollouts:
 
 def _case(scenario: Scenario, name: str, asked: int | None) -> tuple[Settings, int, int]:
     """(settings, prompts of a step, epochs). Raises ValueError for what is not simulated."""
-    if name == RECORDED:
-        if scenario.settings is None:
-            raise ValueError(f"--methods {RECORDED}: name the folder of a run")
-        settings, epochs, prompts = scenario.settings, scenario.epochs, asked or scenario.prompts
-    else:
-        flags = method_named(name).flags
-        prompts, epochs = asked or scenario.prompts or int(flags["rollout.batch_size"]), flags["train.max_epochs"]
-        settings = method_settings(flags, prompts)
+    flags = scenario.flags if name == RECORDED else namespace(nested(method_named(name).flags))
+    if flags is None:
+        raise ValueError(f"--methods {RECORDED}: name the folder of a run")
+    prompts = int(asked or (scenario.flags or flags).rollout.batch_size)
+    settings = settings_of(flags, prompts)
     if settings.refills or settings.reads_critic or settings.in_ppo:
         raise ValueError(
             f"--methods {name}: it replaces prompts or reads a critic, which is not simulated. Name others"
         )
-    return settings, prompts, epochs
+    return settings, prompts, flags.train.max_epochs
 
 
 def _plan(scenario: Scenario, name: str, settings: Settings, prompts: int, epochs: int) -> Plan:
@@ -209,9 +205,9 @@ def _calibrate(run_dir: Path | None) -> int:
     from openrlhf_ada.platforms.session import ray_session
 
     host = namespace(read_run(run_dir).config)
-    host.ada = run_settings(host, run_dir)
     if host.ada.mode == "off":
         raise ValueError(f"{run_dir} was made with --ada_mode off, whose engines are asked in another way")
+    host.ada = settings_of(host, host.rollout.batch_size)
     if scored_by_model(host):
         raise ValueError(f"{run_dir} was scored by its reward model, which --calibrate does not start")
     host.ada_events = None

@@ -8,7 +8,7 @@ import hashlib
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -81,12 +81,7 @@ class ProblemSet:
 def fitting_prompts(
     model: str, problems: Iterable[Problem], args: argparse.Namespace, sampling: Sampling
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """(prompts by problem id; of those that leave no room for an answer, what is wrong).
-
-    Raises:
-        ConfigError: there is no chat template for --system.
-        DataError: a prompt would leave a part of chat messages out.
-    """
+    """(prompts by problem id; of those that leave no room for an answer, what is wrong)."""
     with quiet(args.verbose):
         prompts = Prompts(model, args)
     room = sampling.max_len - sampling.max_new_tokens
@@ -110,17 +105,14 @@ def sample_missing(
 ) -> dict[str, list[AnswerRow]]:
     """All answers by the name of the set; engines start, or a server is asked, only if some are missing.
 
-    Raises:
-        ConfigError: the reward cannot grade.
-        OtherSettingsError: a folder holds answers of other settings.
-        ServerError: a server cannot be asked.
+    Raises ConfigError for a reward that cannot grade, OtherSettingsError and ServerError.
     """
     sets = {problem_set.name: problem_set for problem_set in problem_sets}
     # Engines have one reward file: that of a user, or the one that serves all graders of labels.
     reward = MIXED if grades_labels(problem_sets[0].reward) else problem_sets[0].reward
     with ExitStack() as stack:
         files = {
-            name: stack.enter_context(AnswerFile(one.folder, _settings(model, one, args, sampling)))
+            name: stack.enter_context(closing(AnswerFile(one.folder, _settings(model, one, args, sampling))))
             for name, one in sets.items()
         }
         wanted = [
@@ -183,11 +175,7 @@ def _ask_server(
 def group_answers(
     problem_set: ProblemSet, rows: Sequence[AnswerRow], right_above: float
 ) -> tuple[list[Answered], int]:
-    """The answers that have a score, by problem, and the number of those that have none (see `eval.answers.answered`).
-
-    Raises:
-        DataError: no answer has a score.
-    """
+    """As `eval.answers.answered`; raises DataError where no answer has a score."""
     reward = problem_set.reward
     same = (lambda answer: answer_name(reward, answer)) if reward in VOTING else None
     found, without = answered(rows, problem_set.problems, right_above, same)

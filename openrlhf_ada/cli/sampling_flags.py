@@ -7,12 +7,11 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from math import isfinite
 from types import SimpleNamespace
 from typing import Any
 
-from openrlhf_ada.config.defaults import FULL_MARKS
-from openrlhf_ada.config.flags import ConfigError, add_flag, check_number
+from openrlhf_ada.config.flags import ConfigError, add_flag, check_value, is_within, said_interval
+from openrlhf_ada.config.run_flags import FULL_MARKS
 from openrlhf_ada.config.schema import AdaConfig, add_flags
 from openrlhf_ada.config.settings import resolve
 from openrlhf_ada.data.problems import Problem, Question, Source
@@ -35,7 +34,7 @@ OF_TRAINING = (
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How answers are sampled: what vLLM is told, exactly (R14)."""
+    """How answers are sampled: what vLLM is told, exactly."""
 
     n: int
     temperature: float
@@ -45,23 +44,14 @@ class Sampling:
     max_len: int
     seed: int
 
-    def check(self) -> None:
-        """Raises ConfigError."""
-        rules = (
-            ("--n", self.n, self.n >= 1, "at least one answer is sampled", "Try 8"),
-            ("--temperature", self.temperature, self.temperature >= 0, "it is not negative", "Try 1"),
-            ("--top_p", self.top_p, 0 < self.top_p <= 1, "it is a share of probability in (0, 1]", "Try 1"),
-            ("--top_k", self.top_k, self.top_k == -1 or self.top_k >= 1, "it is a number of tokens, or -1", "Try -1"),
-            ("--max_new_tokens", self.max_new_tokens, self.max_new_tokens >= 1, "an answer has tokens", "Try 4096"),
-            ("--max_len", self.max_len, self.max_len > self.max_new_tokens, "prompt and answer must fit", "Raise it"),
-        )
-        for flag, value, holds, rule, remedy in rules:
-            if not holds:
-                raise ConfigError(flag, value, rule, remedy)
-        if self.temperature == 0 and self.n > 1:
-            raise ConfigError(
-                "--n", self.n, "with --temperature 0 all answers are the same", "Use --n 1, or a temperature above 0"
-            )
+
+_WITHIN = {
+    "[1, inf)": ("n", "max_new_tokens", "engines", "tensor_parallel_size", "limit"),
+    "[0, inf)": ("temperature",),
+    "(0, 1]": ("top_p", "gpu_memory_utilization"),
+    "(-inf, inf)": ("right_above",),
+}
+"""Flags by the interval of their values."""
 
 
 def add_sampling_flags(parser: argparse.ArgumentParser, *, n: int) -> None:
@@ -129,27 +119,29 @@ def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
 
 def sampling_of(args: argparse.Namespace, longest: int | None = None) -> Sampling:
     """Checked; raises ConfigError. `longest`: tokens that every model takes; None while that is not known."""
-    _check_engines(args)
-    if longest is not None and (args.max_len or 0) > longest:
-        raise ConfigError("--max_len", args.max_len, f"a model takes {longest} tokens at most", "Lower it")
-    max_len = args.max_len or min(args.max_new_tokens + 1024, longest or sys.maxsize)
-    sampling = Sampling(args.n, args.temperature, args.top_p, args.top_k, args.max_new_tokens, max_len, args.seed)
-    sampling.check()
-    return sampling
-
-
-def _check_engines(args: argparse.Namespace) -> None:
-    rules = (
-        ("--engines", args.engines, args.engines >= 1, "something has to sample", "Try 1"),
-        ("--tensor_parallel_size", args.tensor_parallel_size, args.tensor_parallel_size >= 1, "it is GPUs", "Try 1"),
-        ("--right_above", args.right_above, isfinite(args.right_above), "it is a score", "Leave it out"),
-        ("--limit", args.limit, args.limit is None or args.limit >= 1, "it is a number of problems", "Leave it out"),
-    )
-    for flag, value, holds, rule, remedy in rules:
-        if not holds:
-            raise ConfigError(flag, value, rule, remedy)
+    for interval, names in _WITHIN.items():
+        for name in names:
+            value = getattr(args, name)
+            if value is not None and not is_within(value, interval):
+                raise ConfigError(f"--{name}", value, said_interval(interval), "Leave it out")
     for name in OF_TRAINING:
-        check_number(AdaConfig.__dataclass_fields__[name], getattr(args, name), f"--{name}")
+        check_value(AdaConfig.__dataclass_fields__[name], getattr(args, name), f"--{name}")
+    max_len = args.max_len or min(args.max_new_tokens + 1024, longest or sys.maxsize)
+    rules = (
+        ("top_k", args.top_k == -1 or args.top_k >= 1, "it is a number of tokens, or -1", "Leave it out"),
+        ("n", args.n == 1 or args.temperature > 0, "with --temperature 0 all answers are the same", "Use --n 1"),
+        ("max_len", longest is None or max_len <= longest, f"a model takes {longest} tokens at most", "Lower it"),
+        (
+            "max_len",
+            max_len > args.max_new_tokens,
+            "prompt and answer must fit",
+            "Raise it, or lower --max_new_tokens",
+        ),
+    )
+    for name, holds, rule, remedy in rules:
+        if not holds:
+            raise ConfigError(f"--{name}", max_len if name == "max_len" else getattr(args, name), rule, remedy)
+    return Sampling(args.n, args.temperature, args.top_p, args.top_k, args.max_new_tokens, max_len, args.seed)
 
 
 def longest_context(models: Sequence[str], *, trusted: bool) -> int:

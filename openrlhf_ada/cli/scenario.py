@@ -14,7 +14,6 @@ import numpy as np
 
 from openrlhf_ada.config import program
 from openrlhf_ada.config.choosing import make_chooser
-from openrlhf_ada.config.presets import Flags
 from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.config.settings import Settings, make_policy, resolve
 from openrlhf_ada.core.scheduling import SchedulerName
@@ -39,31 +38,28 @@ _TIMES = ("ada/kept", "ada/kept_tokens", "ada/step_s", "timing/generation")
 
 @dataclass(frozen=True)
 class Scenario:
-    """Answers, engines, and what a step takes beside sampling. Of a run: settings, prompts and epochs of a step."""
+    """Answers, engines, and what a step takes beside sampling. `flags`: of the run, if it is one."""
 
     answers: SyntheticRollouts
     cluster: Cluster
     machine: StepModel
-    settings: Settings | None = None
-    prompts: int = 0
-    epochs: int = 1
+    flags: SimpleNamespace | None = None
 
 
 def recorded(run_dir: Path, file: Path | None, num_engines: int | None) -> Scenario:
     """Of a run in mode seq or est. `file`: of the engine; None: the run's own. Raises ValueError or OSError where the
     run does not have what it takes."""
     run = read_run(run_dir)
-    host = namespace(run.config)
-    settings = run_settings(host, run_dir)
+    flags = namespace(run.config)
+    settings = settings_of(flags, flags.rollout.batch_size)
     file = file or run_dir / ENGINE_FILE
     if not file.exists():
         command = f"{program.called()} plan --calibrate {run_dir}"
         raise FileNotFoundError(f"no engine was measured ({file}): run `{command}` first")
     # A measured engine needs no factor.
     machine = StepModel(sampling=1.0, per_token=_seconds_per_token(run), fixed=0.0)
-    cluster = _cluster(read_engine(file), num_engines or host.vllm.num_engines, settings.speculation)
-    answers = _answers(run, settings.positive_above)
-    return Scenario(answers, cluster, machine, settings, host.rollout.batch_size, host.train.max_epochs)
+    cluster = _cluster(read_engine(file), num_engines or flags.vllm.num_engines, settings.speculation)
+    return Scenario(_answers(run, settings.positive_above), cluster, machine, flags)
 
 
 def synthetic(answers: SyntheticRollouts, machine: str, file: Path | None, num_engines: int | None) -> Scenario:
@@ -112,15 +108,6 @@ def _seconds_per_token(run: Run) -> float:
     return sum(row["ada/step_s"] - row["timing/generation"] for row in rows) / tokens
 
 
-def run_settings(host: SimpleNamespace, run_dir: Path) -> Settings:
-    """Of a run, by its recorded flags. Raises ValueError for a run of another version of the package."""
-    unknown = sorted(set(vars(host.ada)) - {f.name for f in fields(AdaConfig)})
-    if unknown:
-        raise ValueError(f"{run_dir} is of another version of openrlhf_ada: there is no --ada_{unknown[0]} here")
-    n, advantage = host.rollout.n_samples_per_prompt, host.algo.advantage.estimator
-    return resolve(AdaConfig(**vars(host.ada)), n=n, advantage=advantage, batch=host.rollout.batch_size)
-
-
 def read_engine(file: Path) -> EngineModel:
     """An engine as --calibrate writes it. Raises ValueError for another file."""
     try:
@@ -133,19 +120,23 @@ def read_engine(file: Path) -> EngineModel:
 
 
 def namespace(flags: Any) -> Any:
-    """A run's flags as OpenRLHF's parser gives them."""
+    """Recorded flags, by section, as OpenRLHF's parser gives them."""
     if isinstance(flags, dict):
         return SimpleNamespace(**{name: namespace(value) for name, value in flags.items()})
     return flags
 
 
-def method_settings(flags: Flags, prompts: int) -> Settings:
-    """Of a method's flags, for steps of so many prompts. Mode `off` becomes a fixed number of rollouts, all kept."""
-    n, estimator = flags["rollout.n_samples_per_prompt"], flags["algo.advantage.estimator"]
-    ours = {flag.removeprefix("ada."): value for flag, value in flags.items() if flag.startswith("ada.")}
+def settings_of(flags: SimpleNamespace, prompts: int) -> Settings:
+    """By the flags of a run or a method, for steps of so many prompts. Mode `off` becomes a fixed number of rollouts.
+
+    Raises ValueError for the flags of another version of the package.
+    """
+    n, ours = flags.rollout.n_samples_per_prompt, vars(flags.ada)
+    if unknown := sorted(set(ours) - {f.name for f in fields(AdaConfig)}):
+        raise ValueError(f"the run is of another version of openrlhf_ada: there is no --ada_{unknown[0]} here")
     if ours["mode"] == "off":
         ours = {"mode": "seq", "exit": "fixed", "max_samples": n, "select": "all"}
-    return resolve(AdaConfig(**ours), n=n, advantage=estimator, batch=prompts)
+    return resolve(AdaConfig(**ours), n=n, advantage=flags.algo.advantage.estimator, batch=prompts)
 
 
 def steps_of(scenario: Scenario, settings: Settings, prompts: int) -> list[Forecast]:

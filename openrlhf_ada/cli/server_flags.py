@@ -14,7 +14,7 @@ from openrlhf_ada.config.visible import REMOVED, without_logins
 from openrlhf_ada.data.problems import Problem
 from openrlhf_ada.data.questions import rendered
 from openrlhf_ada.eval.answers import as_text
-from openrlhf_ada.eval.openai_server import Endpoint, OpenAIServer
+from openrlhf_ada.eval.openai_server import OpenAIServer
 
 KEY_NAME = "OPENAI_API_KEY"
 
@@ -110,10 +110,8 @@ def server_of(model: str, args: argparse.Namespace, sampling: Sampling, note: Ca
         parameters["top_p"] = sampling.top_p
     if sampling.top_k != -1:
         parameters["top_k"] = sampling.top_k
-    endpoint = Endpoint(
-        base_url_of(args.base_url), model, not args.no_chat, _key(args), args.api_key_env or KEY_NAME, args.timeout
-    )
-    return OpenAIServer(endpoint, parameters, note)
+    key, name = _key(args), args.api_key_env or KEY_NAME
+    return OpenAIServer(base_url_of(args.base_url), model, not args.no_chat, key, name, args.timeout, parameters, note)
 
 
 def server_prompts(problems: list[Problem], args: argparse.Namespace) -> dict[str, Any]:

@@ -18,11 +18,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TextIO
 
-from openrlhf_ada.cli.flag_reference import actions_of
 from openrlhf_ada.cli.run_folder import begin_run_folder, check_free, keep_name
 from openrlhf_ada.cli.run_watch import RunLostError, RunWatch
 from openrlhf_ada.config import program
-from openrlhf_ada.config.flags import ConfigError
+from openrlhf_ada.config.flags import ConfigError, actions_of
 from openrlhf_ada.config.host_rules import loss_warnings
 from openrlhf_ada.config.method_rules import without_effect
 from openrlhf_ada.config.objective_notes import objective_notes

@@ -53,8 +53,6 @@ def _varying(s: Settings, host: SimpleNamespace) -> Iterator[Problem]:
     if host.train.dynamic_batch_enable:
         rule = f"{why}, and OpenRLHF would train --rollout.batch_size x n of them"
         yield "--train.dynamic_batch_enable", True, rule, "Leave it out"
-    if s.loss == "prompt-mean":
-        yield "--ada_loss", s.loss, f"it divides by n, and {why}", "Leave it out"
 
 
 def _batches(s: Settings, host: SimpleNamespace) -> Iterator[Problem]:

@@ -20,7 +20,7 @@ def make_chooser(settings: Settings, policy: Policy, num_rows: int, seed: int) -
     memory = policy.memory if isinstance(policy, Sequential | Estimated | TwoStage) else None
     if settings.chooses and memory is None:
         raise TypeError(f"--ada_candidates needs pass rates, and {type(policy).__name__} has no memory of them")
-    visits = VisitHistory(settings.positive_above, settings.half_life, settings.prior_strength)
+    visits = VisitHistory(settings.positive_above)
     return PromptChooser(
         num_rows,
         settings.candidates,
@@ -28,7 +28,6 @@ def make_chooser(settings: Settings, policy: Policy, num_rows: int, seed: int) -
         None if memory is None else memory.counts,
         visits if settings.chooses else None,
         value=settings.choice,
-        inverse=settings.choice_weight == "inverse",
     )
 
 

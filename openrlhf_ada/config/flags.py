@@ -24,9 +24,6 @@ class ConfigError(ValueError):
 Problem = tuple[str, object, str, str]
 """Flag, value, rule, remedy."""
 
-EVERY_MODE = ("off", "seq", "est")
-ADAPTIVE = EVERY_MODE[1:]
-
 Allowed = tuple[Callable[[Any], bool], str, str]
 """Which values a flag takes; else the rule and the remedy of the error."""
 
@@ -37,29 +34,30 @@ def flag(
     *,
     choices: Collection[str] | None = None,
     metavar: str | None = None,
-    aliases: Sequence[str] = (),
-    minimum: int | None = None,
+    alias: str | None = None,
+    within: str = "(-inf, inf)",
     allowed: Allowed | None = None,
-    read_by: Mapping[str, Sequence[str]] | None = None,
-    modes: Sequence[str] = ADAPTIVE,
+    read_by: Mapping[str, Sequence[object]] | None = None,
 ) -> Any:
     """A dataclass field that is a flag; its type is the annotation's. With default None the help text says which
     value is used.
 
     Args:
         choices: a table of the method may grow; its names are read when they are needed.
-        minimum, allowed: of numbers; one of the two. `allowed` also of text.
-        read_by: by the name of another flag, its values with which this one has an effect; others are refused.
-        modes: of --ada_mode, with which it has an effect; with others there is a warning.
+        alias: another name of the flag.
+        within: an interval of numbers. `allowed`: a rule for text.
+        read_by: by attribute of the resolved settings, its values with which this flag has an effect; with others
+            there is a warning.
     """
-    metadata = {"help": help_text, "choices": choices, "metavar": metavar, "aliases": tuple(aliases)}
-    rules = {"minimum": minimum, "allowed": allowed, "read_by": read_by or {}, "modes": modes}
-    return field(default=default, metadata=metadata | rules)
+    metadata = {"help": help_text, "choices": choices, "metavar": metavar, "alias": alias}
+    return field(default=default, metadata=metadata | {"within": within, "allowed": allowed, "read_by": read_by or {}})
 
 
-flag_of_every_mode = partial(flag, modes=EVERY_MODE)
-flag_of_seq = partial(flag, modes=("seq",))
-flag_of_est = partial(flag, modes=("est",))
+ADAPTIVE = {"mode": ("seq", "est")}
+SEQ, EST = {"mode": ("seq",)}, {"mode": ("est",)}
+
+flag_of_seq, flag_of_est = partial(flag, read_by=SEQ), partial(flag, read_by=EST)
+flag_of_both = partial(flag, read_by=ADAPTIVE)
 
 
 def kind_of(f: Field[Any]) -> type:
@@ -67,14 +65,17 @@ def kind_of(f: Field[Any]) -> type:
     return {"str": str, "int": int, "float": float, "bool": bool}[str(f.type).removesuffix(" | None")]
 
 
-def add_flags_of(cls: Any, parser: argparse.ArgumentParser, title: str, description: str) -> None:
-    """Add one argument group with every field of `cls`, in both spellings (--ada_mode and --ada.mode).
+def add_flags_of(cls: Any, parser: argparse.ArgumentParser, sections: Mapping[str, tuple[str, str]]) -> None:
+    """Add every field of `cls`, in groups. `sections`: title and description by the first field of each.
 
     Choices are checked by the dataclass, not by argparse, so that the error has our form.
     """
-    group = parser.add_argument_group(title, description)
+    group: Any = parser
     for f in fields(cls):
-        add_flag(f, group, f"--ada_{f.name}", f"--ada.{f.name}", *f.metadata["aliases"], dest=f"ada.{f.name}")
+        if f.name in sections:
+            group = parser.add_argument_group(*sections[f.name])
+        names = [f"--ada_{f.name}", f.metadata["alias"]]
+        add_flag(f, group, *(name for name in names if name), dest=f"ada.{f.name}")
 
 
 def add_flag(f: Field[Any], group: Any, *names: str, dest: str) -> None:
@@ -88,10 +89,17 @@ def add_flag(f: Field[Any], group: Any, *names: str, dest: str) -> None:
     group.add_argument(*names, **options)
 
 
+def actions_of(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+    """What a parser takes, without --help."""
+    # argparse has no public way to list its flags.
+    actions = parser._actions  # pyright: ignore[reportPrivateUsage]
+    return [a for a in actions if not isinstance(a, argparse._HelpAction) and a.help != argparse.SUPPRESS]  # pyright: ignore[reportPrivateUsage]
+
+
 def words_by_flag(arguments: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
     """A command line as (flag, what follows it), in order, without knowing its flags; "" is the flag of what is first.
 
-    `--x=a` is `--x a`, and the other spelling of our own flags, `--ada.x`, is `--ada_x`.
+    `--x=a` is `--x a`.
     """
     flag, words = "", list[str]()
     for part in arguments:
@@ -99,9 +107,20 @@ def words_by_flag(arguments: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
             words.append(part)
             continue
         yield flag, words
-        name, is_joined, value = part.partition("=")
-        flag, words = name.replace("--ada.", "--ada_", 1), [value] if is_joined else []
+        flag, is_joined, value = part.partition("=")
+        words = [value] if is_joined else []
     yield flag, words
+
+
+def dotted(flag: str) -> str:
+    """Of a flag its name in sections, without dashes: ada.mode of --ada_mode, actor.adam.lr of --actor.adam.lr."""
+    name = flag.removeprefix("--")
+    return name.replace("ada_", "ada.", 1) if name.startswith("ada_") else name
+
+
+def spelt(dotted_name: str) -> str:
+    """The flag of a name in sections: --ada_mode of ada.mode."""
+    return f"--{dotted_name.replace('ada.', 'ada_', 1) if dotted_name.startswith('ada.') else dotted_name}"
 
 
 def _help(f: Field[Any]) -> str:
@@ -114,52 +133,34 @@ def _choices_metavar(f: Field[Any]) -> str:
     return "{" + ",".join(choices) + "}" if choices else f.name.upper()
 
 
-def check_choice(f: Field[Any], value: object) -> None:
-    """Raises ConfigError for a value that is not among the field's choices; None is "not given"."""
-    choices = f.metadata["choices"]
-    if choices and value not in choices and (value is not None or f.default is not None):
-        raise ConfigError(
-            f"--ada_{f.name}",
-            value,
-            f"expected one of: {', '.join(choices)}",
-            f"Try --ada_{f.name} {nearest(str(value), choices) or list(choices)[-1]}",
-        )
-
-
-def check_number(f: Field[Any], value: Any, name: str) -> None:
-    """Raises ConfigError for a value that the field does not allow; None is "not given". `name`: of the flag."""
-    if value is None:
+def check_value(f: Field[Any], value: Any, name: str) -> None:
+    """Raises ConfigError for a value that the field does not take; None is "not given". `name`: of the flag."""
+    if value is None and f.default is None:
         return
-    if f.metadata["minimum"] is not None:
-        check_minimum(name, value, f.metadata["minimum"])
-    if f.metadata["allowed"] is not None:
-        is_right, rule, remedy = f.metadata["allowed"]
-        if (isinstance(value, float) and not math.isfinite(value)) or not is_right(value):
-            raise ConfigError(name, value, rule, remedy)
+    choices, allowed = f.metadata["choices"], f.metadata["allowed"]
+    if choices and value not in choices:
+        remedy = f"Try {name} {nearest(str(value), choices) or list(choices)[-1]}"
+        raise ConfigError(name, value, f"expected one of: {', '.join(choices)}", remedy)
+    if isinstance(value, int | float) and not is_within(value, f.metadata["within"]):
+        remedy = "Leave it out" if f.default is None else f"Try {name} {f.default:g}"
+        raise ConfigError(name, value, said_interval(f.metadata["within"]), remedy)
+    if allowed is not None and not allowed[0](value):
+        raise ConfigError(name, value, *allowed[1:])
 
 
-def check_minimum(name: str, value: int, minimum: int) -> None:
-    """Raises ConfigError for a value below the minimum."""
-    if value < minimum:
-        raise ConfigError(name, value, f"it must be at least {minimum}", f"Try {name} {max(minimum, 1)}")
+def is_within(value: float, interval: str) -> bool:
+    """Of an interval such as "(0, 1]". What is not finite is in none."""
+    low, high = map(float, interval[1:-1].split(","))
+    above = value > low if interval[0] == "(" else value >= low
+    below = value < high if interval[-1] == ")" else value <= high
+    return math.isfinite(value) and above and below
 
 
-def check_read(config: Any, *names: str) -> None:
-    """Raises ConfigError for a flag that was given while another one has a value with which nothing reads it.
-
-    `names`: of the fields of `config` to look at (default: all).
-    """
-    for f in fields(config):
-        value = getattr(config, f.name)
-        if value is None or (names and f.name not in names):
-            continue
-        for other, values in f.metadata["read_by"].items():
-            found = getattr(config, other)
-            if found not in values:
-                raise ConfigError(f"--ada_{f.name}", value, *unread(f"--ada_{other}", found, values))
-
-
-def unread(other: str, found: object, values: Sequence[str]) -> tuple[str, str]:
-    """(rule, remedy) for a flag that only `values` of the flag `other` read, which is `found`."""
-    rule = f"only {other} {' or '.join(values)} reads it, and {other} is {found!r}"
-    return rule, f"Add {other} {values[-1]}, or leave it out"
+def said_interval(interval: str) -> str:
+    """The rule in words."""
+    low, high = interval[1:-1].split(", ")
+    if high != "inf":
+        return f"it must lie in {interval}"
+    if low == "-inf":
+        return "it must be a finite number"
+    return f"it must be {'above' if interval[0] == '(' else 'at least'} {low}"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 
 from openrlhf_ada.config.batch_rules import BATCH_RULES
-from openrlhf_ada.config.flags import ConfigError, Problem, check_read
+from openrlhf_ada.config.flags import ConfigError, Problem
 from openrlhf_ada.config.host_values import (
     check_equal,
     check_shared_samples,
@@ -18,7 +18,7 @@ from openrlhf_ada.config.host_values import (
 )
 from openrlhf_ada.config.method_rules import check_settings
 from openrlhf_ada.config.settings import Settings
-from openrlhf_ada.core.advantages import BASELINES, ESTIMATORS, GROUP_ESTIMATORS
+from openrlhf_ada.core.advantages import BASELINES, ESTIMATORS
 from openrlhf_ada.core.corrections import CORRECTIONS
 from openrlhf_ada.core.pieces import Need
 
@@ -27,15 +27,12 @@ LEAVE_OUT, ONE_OF_TWO = "Leave it out", "Leave one of the two out"
 
 def check_against_host(s: Settings, host: SimpleNamespace) -> None:
     """Refuse combinations of our flags with the host's that have no meaning; raises ConfigError."""
-    every_mode = (_group_size, _weights, _unit_threshold)
+    every_mode = (_weights, _unit_threshold)
     adaptive = (_scores, _reward_model, _quantile, _raw_scores, _host_modes, _asynchronous)
     for rule in (*every_mode, *(adaptive if s.mode != "off" else ())):
         _raise_first(rule(s, host))
-    if s.mode == "off":
-        check_read(s.given, "candidates", "choice", "choice_weight")
-    else:
+    if s.mode != "off":
         check_settings(s)
-    check_read(s.given, "loss_length")
     _raise_first(_loss(s, host))
     if s.mode == "off":
         return
@@ -46,12 +43,6 @@ def check_against_host(s: Settings, host: SimpleNamespace) -> None:
 def _raise_first(problems: Iterator[Problem]) -> None:
     for problem in problems:
         raise ConfigError(*problem)
-
-
-def _group_size(s: Settings, host: SimpleNamespace) -> Iterator[Problem]:
-    if s.group_size < 2 and s.advantage in GROUP_ESTIMATORS:
-        rule = f"--algo.advantage.estimator {s.advantage} compares the samples of one prompt and needs at least 2"
-        yield "--rollout.n_samples_per_prompt", s.group_size, rule, "Use --rollout.n_samples_per_prompt 4"
 
 
 def _host_modes(s: Settings, host: SimpleNamespace) -> Iterator[Problem]:
@@ -111,9 +102,6 @@ def _weights(s: Settings, host: SimpleNamespace) -> Iterator[Problem]:
             "what an adapter adds"
         )
         yield "--ds.load_in_4bit", True, rule, LEAVE_OUT
-    if s.logprob_stop < s.logprob_warn:
-        rule = f"a run would end before anybody is warned (--ada_logprob_warn {s.logprob_warn:g})"
-        yield "--ada_logprob_stop", s.logprob_stop, rule, "Use a larger one"
 
 
 def _engine_restarts(s: Settings, host: SimpleNamespace) -> Iterator[Problem]:
@@ -179,18 +167,12 @@ def _reward_model(s: Settings, host: SimpleNamespace) -> Iterator[Problem]:
     if host.data.max_images_per_prompt > 0:
         rule, remedy = "OpenRLHF's reward model is not shown images", "Give a reward file or URL (--reward.remote_url)"
         yield "--reward.model_name_or_path", host.reward.model_name_or_path, rule, remedy
-    if host.eval.dataset:
-        rule = "OpenRLHF evaluates with --reward.remote_url or an agent, not with a reward model of its own"
-        yield "--eval.dataset", host.eval.dataset, rule, f"{LEAVE_OUT}, or {SERVE}"
 
 
 def _quantile(s: Settings, host: SimpleNamespace) -> Iterator[Problem]:
     if s.positive_quantile is not None and s.scores == "unit":
         rule = "--ada_scores unit keeps scores as they are, and a quantile makes each of them 0 or 1"
         yield "--ada_positive_quantile", s.positive_quantile, rule, ONE_OF_TWO
-    if s.quantile_steps is not None and s.positive_quantile is None:
-        remedy = "Add --ada_positive_quantile 0.5, or leave it out"
-        yield "--ada_quantile_steps", s.quantile_steps, "there is no quantile to follow", remedy
 
 
 def _raw_scores(s: Settings, host: SimpleNamespace) -> Iterator[Problem]:
@@ -290,8 +272,6 @@ _EXAMPLE = (
 
 _SAMPLE_EXAMPLE = _EXAMPLE.format("uniform samples", 1.48, 0.52)
 
-_PROMPT_EXAMPLE = _EXAMPLE.format("four uniform samples", 0.78, 1.28)
-
 _POSITIVES_EXAMPLE = "A right answer of 400 tokens counts a quarter of one of 100"
 
 
@@ -314,9 +294,6 @@ def _loss(s: Settings, host: SimpleNamespace) -> Iterator[Problem]:
         name, value, instead = found
         example = _POSITIVES_EXAMPLE if Need.NO_BASELINE in needs else _SAMPLE_EXAMPLE
         yield name, value, f"{_BY_SAMPLE}, {promise}. {example}", f"Use {instead}"
-    if s.loss == "prompt-mean":
-        rule = f"this loss divides a prompt's gradient by the tokens of its group, {promise}. {_PROMPT_EXAMPLE}"
-        yield "--ada_loss", s.loss, rule, "Use --ada_loss sequence-constant, or --ada_correction none"
 
 
 def loss_warnings(s: Settings, host: SimpleNamespace) -> list[str]:

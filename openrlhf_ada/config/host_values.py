@@ -5,78 +5,52 @@ Checked in every mode.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from openrlhf_ada.config.flags import ConfigError, check_minimum
-from openrlhf_ada.config.nearest import nearest
+from openrlhf_ada.config.flags import ConfigError, is_within, said_interval
 
-_AT_LEAST_ONE = (
-    "rollout.batch_size",
-    "rollout.micro_batch_size",
-    "rollout.n_samples_per_prompt",
-    "rollout.max_new_tokens",
-    "train.batch_size",
-    "train.micro_batch_size",
-    "train.num_episodes",
-    "train.max_epochs",
-    "train.max_tokens_per_gpu",
-    "rollout.max_tokens_per_gpu",
-    "data.max_len",
-    "data.max_samples",
-    "eval.n_samples_per_prompt",
-    "vllm.tensor_parallel_size",
-    "actor.num_nodes",
-    "actor.num_gpus_per_node",
-    "critic.num_nodes",
-    "critic.num_gpus_per_node",
-    "ref.num_nodes",
-    "ref.num_gpus_per_node",
-    "reward.num_nodes",
-    "reward.num_gpus_per_node",
-    "ds.ring_attn_size",
-    "ds.tensor_parallel_size",
-)
-
-_INTERVALS = ("eval.steps", "ckpt.save_steps", "logger.logging_steps")
-
-SCHEDULERS = (
-    *("linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup", "inverse_sqrt"),
-    *("cosine_with_min_lr", "cosine_warmup_with_min_lr"),
-)
-"""Those of transformers that need nothing which OpenRLHF does not give."""
-
-_RULES: dict[str, tuple[Callable[[Any], bool], str, str]] = {
-    "rollout.temperature": (lambda v: v > 0, "log-probabilities are divided by it", "Use a number above 0, such as 1"),
-    "rollout.top_p": (lambda v: 0 < v <= 1, "it is a probability", "Use a number above 0, at most 1"),
-    "train.seed": (lambda v: v >= 0, "seeds are not negative", "Use 0 or more"),
-    "ds.zero_stage": (lambda v: v in (0, 1, 2, 3), "DeepSpeed's ZeRO has the stages 0 to 3", "Use one of these"),
-    "vllm.gpu_memory_utilization": (
-        lambda v: 0 < v <= 1,
-        "it is the share of a GPU's memory that an engine takes",
-        "Use a number above 0, at most 1",
+_WITHIN = {
+    "[1, inf)": (
+        *("rollout.batch_size", "rollout.micro_batch_size", "rollout.n_samples_per_prompt", "rollout.max_new_tokens"),
+        *("train.batch_size", "train.micro_batch_size", "train.num_episodes", "train.max_epochs"),
+        *("train.max_tokens_per_gpu", "rollout.max_tokens_per_gpu", "data.max_len", "data.max_samples"),
+        *("eval.n_samples_per_prompt", "vllm.tensor_parallel_size", "ds.ring_attn_size", "ds.tensor_parallel_size"),
+        *(
+            f"{model}.{count}"
+            for model in ("actor", "critic", "ref", "reward")
+            for count in ("num_nodes", "num_gpus_per_node")
+        ),
     ),
-    "eval.temperature": (lambda v: v >= 0, "a temperature is not negative", "Use 0 (greedy) or more"),
+    "(0, inf)": ("rollout.temperature",),
+    "(0, 1]": ("rollout.top_p", "vllm.gpu_memory_utilization"),
+    "[0, inf)": ("train.seed", "eval.temperature"),
+    "[0, 3]": ("ds.zero_stage",),
 }
+"""Flags by the interval of their values."""
+
+_EVERY = ("eval.steps", "ckpt.save_steps", "logger.logging_steps")
+"""Numbers of steps; -1 is never."""
 
 
 def check_values(host: SimpleNamespace) -> None:
     """Raises ConfigError for the first value that breaks a rule. `host`: the host's namespace, nested by dots."""
-    for name in _AT_LEAST_ONE:
-        if _value(host, name) is not None:
-            check_minimum(f"--{name}", _value(host, name), 1)
-    for name in _INTERVALS:
+    for interval, names in _WITHIN.items():
+        for name in names:
+            value = _value(host, name)
+            if value is not None and not is_within(value, interval):
+                raise ConfigError(f"--{name}", value, said_interval(interval), f"Give such a number to --{name}")
+    for name in _EVERY:
         value = _value(host, name)
         if value == 0 or value < -1:
             raise ConfigError(f"--{name}", value, "it is a number of steps", "Use 1 or more, or -1 for never")
-    for name, (is_right, rule, remedy) in _RULES.items():
-        if not is_right(_value(host, name)):
-            raise ConfigError(f"--{name}", _value(host, name), rule, remedy)
     _check_template(host)
     _check_overlong(host)
     _check_colocation(host)
-    _check_models(host)
+    for name in models_in_use(host):
+        check_shared_samples(host, name)
+    for name in (*models_in_use(host), *(["reward"] if scored_by_model(host) else [])):
+        check_micro_batches(host, name)
     if host.ds.enable_sleep and host.ds.zero_stage == 0:
         raise ConfigError(
             "--ds.enable_sleep", True, "DeepSpeed moves its states out of the GPU from ZeRO stage 1 on", "Use stage 2"
@@ -91,21 +65,6 @@ def _check_template(host: SimpleNamespace) -> None:
     if template and host.data.apply_chat_template:
         rule = "with --data.apply_chat_template the prompt is a message of the user, and this is not read"
         raise ConfigError("--data.input_template", template, rule, "Leave one of the two out")
-
-
-def _check_models(host: SimpleNamespace) -> None:
-    for name in ("actor", "critic"):
-        _check_scheduler(f"--{name}.lr_scheduler", getattr(host, name).lr_scheduler)
-    for name in models_in_use(host):
-        check_shared_samples(host, name)
-    for name in (*models_in_use(host), *(["reward"] if scored_by_model(host) else [])):
-        check_micro_batches(host, name)
-
-
-def _check_scheduler(flag: str, value: str) -> None:
-    if value not in SCHEDULERS:
-        near = nearest(value, SCHEDULERS) or "constant_with_warmup"
-        raise ConfigError(flag, value, f"expected one of: {', '.join(SCHEDULERS)}", f"Try {flag} {near}")
 
 
 def _check_overlong(host: SimpleNamespace) -> None:
@@ -127,19 +86,11 @@ def _check_colocation(host: SimpleNamespace) -> None:
         check_equal("--ref.num_gpus_per_node", host.ref, host.actor, "the policy (--actor...)")
     workers = host.vllm.tensor_parallel_size
     engines = (host.vllm.num_engines or 0) * workers
-    if train.colocate_all and not train.async_enable and engines != actor:
-        raise ConfigError(
-            "--train.colocate_all",
-            True,
-            f"the policy's {actor} GPUs are shared with {engines} of the engines (--vllm.num_engines x "
-            f"--vllm.tensor_parallel_size)",
-            (
-                f"Use --vllm.num_engines {actor // workers}"
-                if actor % workers == 0
-                else f"Use a --vllm.tensor_parallel_size that divides {actor}"
-            )
-            + ", or leave it out",
-        )
+    if shares_gpus(host) and engines != actor:
+        rule = f"the policy's {actor} GPUs are shared with {engines} of the engines (--vllm.num_engines x size)"
+        fits = actor % workers == 0
+        use = f"Use --vllm.num_engines {actor // workers}" if fits else "Let --vllm.tensor_parallel_size divide them"
+        raise ConfigError("--train.colocate_all", True, rule, f"{use}, or leave it out")
     if train.colocate_critic_reward and host.algo.advantage.estimator == "gae":
         check_equal("--reward.num_gpus_per_node", host.reward, host.critic, "the critic (--critic...)")
 

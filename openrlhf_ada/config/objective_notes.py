@@ -6,16 +6,13 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from openrlhf_ada.config.settings import Settings, published_policy
 from openrlhf_ada.core.advantages import BASELINES
-from openrlhf_ada.core.choice_shares import Visits, shares
 from openrlhf_ada.core.corrections import CORRECTIONS
-from openrlhf_ada.core.criteria import CHOICES
 from openrlhf_ada.core.exact import Weight, drawn_weight, estimated_weights, sequential_weight, two_stage_weights
 from openrlhf_ada.core.grouping import GroupBuilder
-from openrlhf_ada.core.pieces import Need, Trait
+from openrlhf_ada.core.pieces import Need
 from openrlhf_ada.core.policies import Estimated, Sequential, TwoStage
 from openrlhf_ada.core.selection import Selection
 
@@ -23,9 +20,6 @@ RATES = (0.01, 0.1, 0.5, 0.9)
 """Pass rates that the notes have figures for."""
 
 _EVEN = np.arange(1, 100) / 100
-
-_COPIES = 20
-"""Copies of a prompt that is chosen as often as the mean, for batches of prompts that are not."""
 
 LARGEST_CAP = 2048
 """Above this many rollouts of a prompt, enumeration would hold up the start."""
@@ -39,11 +33,12 @@ def objective_notes(s: Settings) -> list[str]:
     if reason is not None:
         return [f"objective: not computed, since {reason}", *_group_norm_warning(s, None)]
     weights = weights_of(s)
-    notes = [f"objective (for rewards of 0 and 1): prompts of pass rate {_list(RATES)} have the weight "]
-    often = choice_shares(s)
-    seen = [weight.effective * share for weight, share in zip(weights, often, strict=True)]
-    notes[0] += f"{_list(seen)}{_conditions(s)}{_choice(s, often)}{_aim(s)}"
-    return [*notes, *_group_norm_warning(s, weights)]
+    note = (
+        f"objective (for rewards of 0 and 1): prompts of pass rate {_list(RATES)} have the weight {_weights(weights)}"
+    )
+    if s.chooses:
+        note += f" once they are chosen, which --ada_choice {s.choice} does more often for some"
+    return [f"{note}{_conditions(s)}{_aim(s)}", *_group_norm_warning(s, weights)]
 
 
 def _not_enumerable(s: Settings) -> str | None:
@@ -53,8 +48,6 @@ def _not_enumerable(s: Settings) -> str | None:
         return f"--ada_select {s.select} declares no Trait (core/pieces.py) to enumerate it by"
     if s.max_samples > LARGEST_CAP:
         return f"--ada_max_samples {s.max_samples} is above {LARGEST_CAP}"
-    if s.chooses and s.mode == "est" and Trait.READS_VISITS in CHOICES[s.choice].traits:
-        return f"--ada_choice {s.choice} goes by what visits showed, and how many rollouts these have by the batch"
     return None
 
 
@@ -64,29 +57,13 @@ def _conditions(s: Settings) -> str:
     exact = Need.UNBIASED_RATE in CORRECTIONS[s.correction].needs and s.objective == "linear"
     exact = exact or (s.mode == "seq" and not s.waits and not s.aims)
     reads_prediction = s.pilot is None or s.aims or Need.PREDICTION in BASELINES[s.baseline].needs
-    chooses_by_rate = s.chooses and (s.mode == "est" or s.choice_weight == "none")
     conditions = [
-        (s.mode == "est" or chooses_by_rate, f"{_population(s)} of evenly spread pass rates"),
-        ((s.predicts and reads_prediction and not exact) or chooses_by_rate, "if predictions are right"),
-        (chooses_by_rate and Trait.READS_LENGTHS in CHOICES[s.choice].traits, "if answers are equally long"),
+        (s.mode == "est", "in a batch of evenly spread pass rates"),
+        (s.predicts and reads_prediction and not exact, "if predictions are right"),
         (s.gives_up, f"until they are given up (--ada_give_up {s.give_up})"),
         (s.drops_prompts, "with 0 for visits that end after --ada_pilot"),
-        (s.loss == "prompt-mean", "before --ada_loss prompt-mean divides by the tokens of each group"),
     ]
     return "".join(f", {text}" for holds, text in conditions if holds)
-
-
-def _population(s: Settings) -> str:
-    return "with candidates" if s.chooses else "in a batch"
-
-
-def _choice(s: Settings, often: Sequence[float]) -> str:
-    """What choosing prompts does to the weights."""
-    if not s.chooses:
-        return ""
-    if s.choice_weight == "inverse":
-        return ", whatever their chance to be chosen"
-    return f"; how often they are chosen is a factor of {_list(often)} in it"
 
 
 def _group_norm_warning(s: Settings, weights: Sequence[Weight] | None) -> list[str]:
@@ -110,40 +87,16 @@ def _group_norm_warning(s: Settings, weights: Sequence[Weight] | None) -> list[s
 def weights_of(s: Settings, at_rates: Sequence[float] = RATES) -> list[Weight]:
     """At these pass rates, whole percents, with right predictions where there are any.
 
-    In mode est, in a batch with one prompt of each per cent, or chosen from candidates of which there is one each. A
-    spread reads scores of 0 and 1 as counts.
+    In mode est, in a batch with one prompt of each per cent.
     """
     policy = published_policy(s)
     if isinstance(policy, Sequential):
         return [sequential_weight(policy, p) for p in at_rates]
-    # Prompts that are chosen more often are more of a batch.
-    copies = np.rint(_COPIES * _shares(s)).astype(int) if s.chooses else np.ones(len(_EVEN), dtype=int)
-    rates = np.repeat(_EVEN, copies)
-    at = [int(np.searchsorted(rates, round(100 * p) / 100)) for p in at_rates]
+    at = [round(100 * p) - 1 for p in at_rates]
     if isinstance(policy, TwoStage):
-        return two_stage_weights(policy, rates, at)
+        return two_stage_weights(policy, _EVEN, at)
     assert isinstance(policy, Estimated)
-    return estimated_weights(policy, rates, at)
-
-
-def choice_shares(s: Settings, at_rates: Sequence[float] = RATES) -> list[float]:
-    """How often prompts of these pass rates, whole percents, are chosen, against the mean of the candidates.
-
-    Of candidates with one prompt of each per cent, predicted right. 1 where none are chosen, or where weights undo it.
-    """
-    if not s.chooses or s.choice_weight == "inverse":
-        return [1.0] * len(at_rates)
-    share = _shares(s)
-    return [float(share[round(100 * p) - 1]) for p in at_rates]
-
-
-def _shares(s: Settings) -> NDArray[np.float64]:
-    def visits() -> Visits:
-        policy = published_policy(s)
-        assert isinstance(policy, Sequential)
-        return [policy.plan.outcomes(float(p)) for p in _EVEN]
-
-    return shares(s.choice, s.candidates, _EVEN, visits)
+    return estimated_weights(policy, _EVEN, at)
 
 
 def _aim(s: Settings) -> str:

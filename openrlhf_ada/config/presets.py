@@ -14,13 +14,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
-from openrlhf_ada.config.flags import ConfigError
-from openrlhf_ada.config.method_file import MethodFile, Places, read_method_file, wrong_at
+from openrlhf_ada.config.flags import ConfigError, dotted
 from openrlhf_ada.config.nearest import did_you_mean, nearest
+from openrlhf_ada.config.yaml_file import read_yaml, wrong
 
 Flags = dict[str, Any]
 """By the flag's name without dashes, sections separated by dots: "ada.mode", "rollout.batch_size"."""
 
+FLAG = "--ada_method"
 FOLDER = Path(__file__).parents[1] / "methods"
 PARTS = FOLDER / "parts"
 """Files that methods rest on."""
@@ -28,11 +29,14 @@ PARTS = FOLDER / "parts"
 OLD_NAMES = {"raft-1-twice": "raft-n1-e2", "first-right": "first-success-8", "counted": "spo-n2"}
 """Names that a method had until 0.3, and its name now."""
 
+TEXTS = ("summary", "source", "formula", "note")
+KEYS = (*TEXTS, "base", "flags")
+
 
 @dataclass(frozen=True, slots=True)
 class Method:
     """One named setting. `source`: what it reproduces. `note`: where it differs from that or from the recipe, or what
-    the source does not say. `files`: it was read from, its own first. `places`: where each flag was said.
+    the source does not say. `files`: it was read from, its own first. `places`: file and line by flag.
     """
 
     name: str
@@ -42,7 +46,7 @@ class Method:
     note: str = ""
     formula: str = ""
     files: tuple[Path, ...] = ()
-    places: Places = field(default_factory=dict[str, str])
+    places: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def is_own(self) -> bool:
@@ -64,12 +68,11 @@ def method_named(name: str) -> Method:
         return METHODS[name]
     if name.startswith("{"):
         return _of_record(name)
-    if is_path(name):
+    if _is_path(name):
         return _read(name, Path(name), ())
-    near = nearest(name, [*METHODS, *OLD_NAMES])
-    remedy = f"Try --ada_method {OLD_NAMES.get(near, near)}" if near else "Leave it out for your own flags"
-    rule = f"expected one of: {', '.join(METHODS)}; or a file, such as ./mine.yaml"
-    raise ConfigError("--ada_method", name, rule, remedy)
+    near = nearest(name, METHODS)
+    remedy = f"Try {FLAG} {near}" if near else "Leave it out for your own flags"
+    raise ConfigError(FLAG, name, f"expected one of: {', '.join(METHODS)}; or a file, such as ./mine.yaml", remedy)
 
 
 class _Methods(Mapping[str, Method]):
@@ -78,7 +81,7 @@ class _Methods(Mapping[str, Method]):
     def __getitem__(self, name: str) -> Method:
         if name not in _names():
             raise KeyError(name)
-        return _ours(name)
+        return _of_folder(FOLDER, name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(_names())
@@ -99,58 +102,76 @@ def _names() -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=64)
-def _ours(name: str) -> Method:
-    return _read(name, FOLDER / f"{name}.yaml", ())
+def _of_folder(folder: Path, name: str) -> Method:
+    return _read(name, folder / f"{name}.yaml", ())
 
 
-@lru_cache(maxsize=4)
 def part(name: str) -> Method:
     """What methods rest on, such as the `recipe` that all of ours share."""
-    return _read(name, PARTS / f"{name}.yaml", ())
+    return _of_folder(PARTS, name)
 
 
-def is_path(name: str) -> bool:
-    """Is it a file of the user's that --ada_method names?"""
+def _is_path(name: str) -> bool:
     return "/" in name or name.endswith((".yaml", ".yml"))
 
 
 def _read(name: str, path: Path, above: tuple[Path, ...]) -> Method:
     """`above`: files that rest on this one."""
-    file = read_method_file(path)
-    base = _base(file, (*above, path.resolve()))
-    texts = {key: text for key, text in file.texts.items() if key != "base"}
+    content, lines = read_yaml(path, FLAG, typed=True)
+    if unknown := [key for key in content if key not in KEYS]:
+        key = unknown[0]
+        is_flag = "." in key or key.startswith(("ada_", "-"))
+        hint = (
+            f"Put it under `flags:`, two spaces in.{did_you_mean(key, KEYS)}" if is_flag else did_you_mean(key, KEYS)
+        )
+        remedy = hint.strip().rstrip("?") or f"Keys are {', '.join(KEYS)}"
+        raise wrong(FLAG, path, lines[key], f"no key has the name {key}", remedy)
+    for key in ("base", *TEXTS):
+        if key in content and (not isinstance(content[key], str) or not content[key].strip()):
+            raise wrong(FLAG, path, lines[key], "a text belongs here", "Write one, or leave the line out")
+    if not {"flags", "base"} & set(content):
+        raise wrong(FLAG, path, 1, "a method has `flags:`, or a `base:`", "`openrlhf-ada methods grpo` shows one")
+    base = _base(path, content["base"], lines["base"], (*above, path.resolve())) if "base" in content else None
+    own, places = _flags_of(path, content.get("flags", {}), lines)
     return Method(
         name=name,
-        summary=texts.pop("summary", ""),
-        source=texts.pop("source", ""),
-        flags=base.flags | file.flags,
-        files=(path, *base.files),
-        places={**base.places, **{flag: file.place(flag) for flag in file.flags}},
-        **texts,
+        flags=(base.flags if base else {}) | own,
+        files=(path, *(base.files if base else ())),
+        places={**(base.places if base else {}), **places},
+        **{key: content.get(key, "").strip() for key in TEXTS},
     )
 
 
-def _base(file: MethodFile, above: tuple[Path, ...]) -> Method:
-    name = file.texts.get("base")
-    if name is None:
-        return Method("", "", "", {})
-    parts = [path.stem for path in PARTS.glob("*.yaml")]
-    if is_path(name):
-        path = file.path.parent / name
+def _flags_of(path: Path, said: Any, lines: Mapping[str, int]) -> tuple[Flags, dict[str, str]]:
+    """Values and places by dotted name. A list becomes a tuple."""
+    if not isinstance(said, dict):
+        raise wrong(FLAG, path, lines["flags"], "`name: value` lines belong here", "`openrlhf-ada methods grpo` shows")
+    flags, places = Flags(), dict[str, str]()
+    for name, value in cast("dict[str, Any]", said).items():
+        parts: list[Any] = cast("list[Any]", value) if isinstance(value, list) else [value]
+        if any(part is None or isinstance(part, dict | list) for part in parts):
+            rule = f"{name} has one value, or a list of values"
+            raise wrong(FLAG, path, lines[name], rule, f"Write `{name}: value`, or leave the line out")
+        if dotted(name) in flags:
+            raise wrong(FLAG, path, lines[name], f"{name} stands there twice", "Keep one of them")
+        flags[dotted(name)] = _tuple(value)
+        places[dotted(name)] = f"{path}, line {lines[name]}"
+    return flags, places
+
+
+def _base(file: Path, name: str, line: int, above: tuple[Path, ...]) -> Method:
+    if _is_path(name):
+        path = file.parent / name
         if not path.is_file():
-            raise wrong_at(file, "base", f"there is no file {path}", "A path begins at the folder of the file")
+            raise wrong(FLAG, file, line, f"there is no file {path}", "A path begins at the folder of the file")
         if path.resolve() in above:
-            raise wrong_at(file, "base", f"{name} rests on this very file", "Let one of the two have no base")
+            raise wrong(FLAG, file, line, f"{name} rests on this very file", "Let one of the two have no base")
         return _read(name, path, above)
-    name = OLD_NAMES.get(name, name)
-    if name in METHODS:
-        return METHODS[name]
-    if name in parts:
-        return part(name)
-    hint = did_you_mean(name, [*parts, *METHODS]).strip() or "`openrlhf-ada methods` lists them"
-    raise wrong_at(
-        file, "base", f"there is no method {name}", f"{hint.rstrip('?')}; or name a file, such as ./mine.yaml"
-    )
+    name, parts = OLD_NAMES.get(name, name), [path.stem for path in PARTS.glob("*.yaml")]
+    if name in METHODS or name in parts:
+        return METHODS[name] if name in METHODS else part(name)
+    hint = did_you_mean(name, [*parts, *METHODS]).strip().rstrip("?") or "`openrlhf-ada methods` lists them"
+    raise wrong(FLAG, file, line, f"there is no method {name}", f"{hint}; or name a file, such as ./mine.yaml")
 
 
 def _of_record(text: str) -> Method:
@@ -160,7 +181,7 @@ def _of_record(text: str) -> Method:
         return Method(str(said["name"]), str(said["summary"]), str(said["source"]), flags)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         rule = f"it is not what a run's record has of a method ({error!r})"
-        raise ConfigError("--ada_method", text, rule, "Name a method or a file") from error
+        raise ConfigError(FLAG, text, rule, "Name a method or a file") from error
 
 
 def _tuple(value: Any) -> Any:
@@ -170,10 +191,10 @@ def _tuple(value: Any) -> Any:
 def nested(flags: Flags) -> dict[str, Any]:
     """The same by section, as in a run's config.json: {"ada": {"mode": ...}}."""
     record: dict[str, Any] = {}
-    for dotted, value in flags.items():
-        *sections, name = dotted.split(".")
+    for name, value in flags.items():
+        *sections, last = name.split(".")
         section = record
-        for part in sections:
-            section = section.setdefault(part, {})
-        section[name] = value
+        for one in sections:
+            section = section.setdefault(one, {})
+        section[last] = value
     return record

@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from openrlhf_ada.config.defaults import GATE, MAX_SAMPLES, PILOT
 from openrlhf_ada.config.flags import ConfigError
-from openrlhf_ada.config.other_runs import flags_of, unreadable
-from openrlhf_ada.config.schema import MATCHED, AdaConfig
+from openrlhf_ada.config.presets import METHODS, method_named, nested
+from openrlhf_ada.config.schema import GATE, MATCHED, MAX_SAMPLES, PILOT, AdaConfig
 from openrlhf_ada.core.advantages import BASELINES, ESTIMATORS
 from openrlhf_ada.core.allocation import PILOTED, PRIORITIES, priority
 from openrlhf_ada.core.corrections import CORRECTIONS
@@ -29,6 +28,9 @@ from openrlhf_ada.core.stopping import EXITS, ExitRule, Gate
 
 UNIT_THRESHOLD = 0.5
 """Default threshold of scores in [0, 1], and the threshold of scores made of raw scores, which are 0 and 1."""
+
+PRIOR_MEAN, PRIOR_STRENGTH = 0.5, 2.0
+"""Pass rate of a prompt while none is known, and the rollouts that a prior counts for."""
 
 
 def _filled() -> Any:
@@ -64,7 +66,6 @@ class Settings(AdaConfig):
     scores: str = _filled()
     candidates: int = _filled()
     choice: str = _filled()
-    choice_weight: str = _filled()
     scheduler: str = _filled()
 
     def __post_init__(self) -> None:
@@ -110,6 +111,36 @@ class Settings(AdaConfig):
         return self.mode == "est" and self.pilot is None and self.give_up > 0
 
     @property
+    def has_pilot(self) -> bool:
+        """Do first rollouts decide how many follow?"""
+        return self.pilot is not None
+
+    @property
+    def counts_positives(self) -> bool:
+        """Does a number of positives end sampling?"""
+        return self.k_pos > 0
+
+    @property
+    def counts_negatives(self) -> bool:
+        """Does a number of negatives end sampling?"""
+        return self.k_neg > 0
+
+    @property
+    def has_waves(self) -> bool:
+        """Are prompts looked at between waves?"""
+        return self.waits and self.gate is None
+
+    @property
+    def reads_floor(self) -> bool:
+        """Is a weight, or a number of rollouts, computed from a pass rate?"""
+        return self.mode == "est" or Need.WEIGHT in CORRECTIONS[self.correction].needs
+
+    @property
+    def predicts_baseline(self) -> bool:
+        """Is the baseline a pass rate known before sampling, for a whole rollout?"""
+        return not self.in_ppo and Need.PREDICTION in BASELINES[self.baseline].needs
+
+    @property
     def in_ppo(self) -> bool:
         """Is the baseline that of the host's critic, token by token?"""
         return self.advantage == "gae"
@@ -132,13 +163,12 @@ class Settings(AdaConfig):
         if self.in_ppo:
             # f' is taken at a pass rate known before sampling; the baseline is the critic's either way.
             return Need.WEIGHT in CORRECTIONS[self.correction].needs
-        return Need.PREDICTION in BASELINES[self.baseline].needs
+        return self.predicts_baseline
 
     @property
     def needs_no_others(self) -> bool:
         """Is a rollout compared with a prediction, or with nothing? Then one of a prompt is enough."""
-        alone = self.baseline == "none" or Need.PREDICTION in BASELINES[self.baseline].needs
-        return alone and self.mode == "seq" and not self.in_ppo
+        return self.mode == "seq" and not self.in_ppo and (self.baseline == "none" or self.predicts_baseline)
 
     @property
     def reads_critic(self) -> bool:
@@ -218,7 +248,6 @@ def resolve(given: AdaConfig, *, n: int, advantage: str, batch: int) -> Settings
         pilot=pilot,
         candidates=given.candidates or 1,
         choice=given.choice or "std",
-        choice_weight=given.choice_weight or "none",
         # What is decided together waits for the last of a round.
         scheduler="rounds" if pilot and est else given.scheduler,
         **as_given,
@@ -245,9 +274,8 @@ def _baseline(given: AdaConfig, advantage: str, correction: str, estimator: str)
         return "critic"
     needs = CORRECTIONS[correction].needs
     predicts = given.mode == "est" or Need.UNBIASED_RATE in needs
-    # group_norm divides by the pool's spread, and --ada_spread leaves no pass rate to predict.
-    has_baseline = Need.NO_BASELINE not in needs
-    if predicts and advantage != "group_norm" and has_baseline and given.spread is None:
+    # group_norm divides by the pool's spread.
+    if predicts and advantage != "group_norm" and Need.NO_BASELINE not in needs:
         return "critic" if estimator == "critic" else "estimator"
     return "loo" if advantage == "rloo" else "pool"
 
@@ -256,9 +284,7 @@ def _objective(given: AdaConfig) -> Objective | TabulatedObjective:
     """Raises ConfigError where another run's weight is to be matched and has no table."""
     if given.objective.startswith(MATCHED):
         return matched(given.objective)
-    # A missing exponent, or one too many, is refused by method_rules with what to do.
-    fits = (given.objective == "power") == (given.objective_power is not None)
-    return Objective(given.objective, given.objective_power) if fits else Objective()
+    return Objective(given.objective)
 
 
 def make_policy(settings: Settings) -> Policy:
@@ -283,7 +309,7 @@ def published_policy(settings: Settings) -> Policy:
 
 
 def _sequential(settings: Settings) -> Sequential:
-    rule = ExitRule(settings.k_pos, settings.k_neg, settings.positive_above, settings.spread, settings.gate)
+    rule = ExitRule(settings.k_pos, settings.k_neg, settings.positive_above, settings.gate)
     memory = _memory(settings) if settings.remembers else None
     return Sequential(rule, settings.wave, settings.max_samples, _builder(settings), memory)
 
@@ -335,14 +361,14 @@ def _builder(settings: Settings, **options: Any) -> GroupBuilder:
 def _memory(settings: Settings) -> Memory:
     # Only Ada-Est has a least number of rollouts to give up to.
     give_up = settings.give_up if settings.mode == "est" else 0
-    counts: RateEstimator = PassRateCounts(settings.half_life, settings.prior_mean, settings.prior_strength, give_up)
+    counts: RateEstimator = PassRateCounts(settings.half_life, PRIOR_MEAN, PRIOR_STRENGTH, give_up)
     if settings.estimator == "rating":
-        counts = PromptRatings(settings.prior_mean, give_up)
+        counts = PromptRatings(PRIOR_MEAN, give_up)
     calibration = Calibration(settings.trust_steps) if settings.reads_critic else None
     return Memory(counts, settings.positive_above, calibration, settings.half_life)
 
 
-# -- matched:NAME: the weight that another run's settings really give -------------------------------------------------
+# -- matched:NAME: the weight that another method really gives --------------------------------------------------------
 
 _TABLE_RATES = tuple((1.0 / (1.0 + np.exp(-np.linspace(-9.2, 9.2, 401)))).tolist())
 """From 1e-4 to 1 - 1e-4, evenly in logit p: between two of them f' is off by at most 0.4 %, at the kink of a floor."""
@@ -350,20 +376,12 @@ _TABLE_RATES = tuple((1.0 / (1.0 + np.exp(-np.linspace(-9.2, 9.2, 401)))).tolist
 
 @lru_cache(maxsize=32)
 def matched(objective: str) -> TabulatedObjective:
-    """Raises ConfigError where the other run's weight is no function of p alone, or its record cannot be read."""
+    """Raises ConfigError where the other method's weight is no function of p alone, or there is no such method."""
     try:
-        given, sizes = flags_of(objective.removeprefix(MATCHED))
-        other = resolve(given, **sizes)
-        rule = _why_no_table(other)
-        if rule is not None:
-            raise ConfigError("--ada_objective", objective, *rule)
-        return tabulated(objective, other)
-    except ConfigError as error:
-        if error.flag == "--ada_objective":
-            raise
-        raise unreadable(objective, f"its flags are wrong: {error}") from error
-    except ValueError as error:
-        raise unreadable(objective, str(error)) from error
+        return tabulated(objective, _settings_of(objective.removeprefix(MATCHED)))
+    except (ValueError, TypeError) as error:
+        rule = f"{MATCHED} takes the weight of a method, which must be a function of the pass rate alone ({error})"
+        raise ConfigError("--ada_objective", objective, rule, f"Name another one of {', '.join(METHODS)}") from error
 
 
 def tabulated(name: str, other: Settings) -> TabulatedObjective:
@@ -371,24 +389,33 @@ def tabulated(name: str, other: Settings) -> TabulatedObjective:
     return TabulatedObjective(name, _TABLE_RATES, tuple(_weight_at(other, p) for p in _TABLE_RATES))
 
 
-def _why_no_table(other: Settings) -> tuple[str, str] | None:
-    """(rule, remedy) for runs whose weight is no function of the pass rate that can be enumerated."""
-    if other.mode == "est":
-        rule = "the weight of a split depends on the other prompts of the batch"
-        return rule, "Use the objective that it aims at, such as --ada_objective log, or name another run"
-    if other.chooses and other.choice_weight == "none":
-        return "which prompts it samples depends on the other prompts of the batch", "Name another run"
-    if other.policy is not None or other.spread is not None or other.scores == "raw":
-        return "only the rules of --ada_exit on scores of 0 and 1 can be enumerated", "Name another run"
-    if not other.is_enumerable:
-        return f"--ada_select {other.select} declares no Trait (core/pieces.py) to enumerate it by", "Name another run"
-    if other.advantage not in ESTIMATORS:
-        return f"{other.advantage} has one baseline for the whole batch", "Name another run"
-    if other.loss == "prompt-mean":
-        return "its loss divides by the tokens of a group, which is a weight as well", "Name another run"
-    if other.objective.startswith(MATCHED) and other.aims:
-        return f"it matches a weight itself: {other.objective}", f"Use --ada_objective {other.objective}"
-    return None
+def _settings_of(name: str) -> Settings:
+    """Of a method by name or file. Raises ValueError where its weight is no function of p that can be enumerated."""
+    flags = nested(method_named(name).flags)
+    actor = flags.get("actor", {})
+    if actor.get("policy_loss_type") == "gspo" or actor.get("loss_agg_mode", "token-mean") != "token-mean":
+        raise ValueError("its loss divides by the length of a rollout, which is a weight as well")
+    try:
+        rollout, advantage = flags["rollout"], flags["algo"]["advantage"]["estimator"]
+        n, batch = rollout["n_samples_per_prompt"], rollout["batch_size"]
+    except KeyError as error:
+        raise ValueError(f"it does not set {error}") from error
+    other = resolve(AdaConfig(**flags.get("ada", {})), n=n, advantage=advantage, batch=batch)
+    reasons = (
+        (other.mode == "est", "the weight of a split depends on the other prompts of the batch"),
+        (other.chooses, "which prompts it samples depends on the other prompts of the batch"),
+        (other.policy is not None or other.scores == "raw", "only the rules of --ada_exit on scores of 0 and 1 count"),
+        (
+            not other.is_enumerable,
+            f"--ada_select {other.select} declares no Trait (core/pieces.py) to enumerate it by",
+        ),
+        (other.advantage not in ESTIMATORS, f"{other.advantage} has one baseline for the whole batch"),
+        (other.objective.startswith(MATCHED) and other.aims, f"it matches a weight itself: {other.objective}"),
+    )
+    for holds, reason in reasons:
+        if holds:
+            raise ValueError(reason)
+    return other
 
 
 def _weight_at(other: Settings, p: float) -> float:

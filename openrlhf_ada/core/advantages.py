@@ -87,12 +87,12 @@ def kept_mean(drawn: Drawn) -> Floats:
     return pool_mean(drawn)
 
 
-_PREDICTED = {Need.PASS_RATE, Need.UNBIASED_RATE, Need.PREDICTION}
+_PREDICTED = {Need.UNBIASED_RATE, Need.PREDICTION}
 
 
 @BASELINES.add("critic", needs=_PREDICTED | {Need.CRITICS_RATE}, lacks=_OUTSIDE)
 @BASELINES.add("estimator", needs=_PREDICTED | {Need.COUNTED_RATE}, lacks=_OUTSIDE)
-@BASELINES.add("unbiased", needs={Need.PASS_RATE, Need.UNBIASED_RATE})
+@BASELINES.add("unbiased", needs={Need.UNBIASED_RATE})
 def mean_at_rate(drawn: Drawn) -> Floats:
     """b is rate x the mean reward of positives + (1 - rate) x that of negatives. Unbiased at a predicted rate.
 
@@ -186,7 +186,3 @@ def over_std(advantages: Floats, rewards: Floats) -> Floats:
 def by_token(advantages: Floats, rewards: Floats) -> Floats:
     """PPO's critic is the baseline of every token: nothing of a pool is subtracted, and samples have weights only."""
     return np.ones_like(advantages)
-
-
-GROUP_ESTIMATORS = tuple(name for name in ESTIMATORS if name not in ("gae", "flash_reinforce"))
-"""Those that compare the samples of one prompt in OpenRLHF. `flash_reinforce` has the batch's mean there."""

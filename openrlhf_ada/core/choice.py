@@ -27,12 +27,10 @@ CERTAIN = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A prompt that was chosen: its row in the data set, with which chance, and what its coefficients are
-    multiplied by."""
+    """A prompt that was chosen: its row in the data set, and with which chance."""
 
     row: int
     chance: float = 1.0
-    weight: float = 1.0
 
 
 class PromptChooser:
@@ -45,8 +43,6 @@ class PromptChooser:
     Args:
         rng: of its own; its state is saved.
         rates, visits: where draws come from, and what earlier visits showed; needed for C > 1.
-        inverse: weigh prompts by the inverse of their chance, with mean 1, so that all candidates count alike on
-            average (Horvitz and Thompson, 1952).
     """
 
     def __init__(
@@ -58,17 +54,14 @@ class PromptChooser:
         visits: VisitHistory | None = None,
         *,
         value: str = "std",
-        inverse: bool = False,
     ) -> None:
         self._candidates, self._rates, self._visits = candidates, rates, visits
-        self._value, self._inverse = CHOICES[value].function, inverse
+        self._value = CHOICES[value].function
         self._rng = rng
         self._waiting: list[int] = []  # of this pass
         self._step = 0
         self._sampled_at = np.full(num_rows, -1)  # -1: never
-        # Of prompts taken in this step:
-        self._chances: list[float] = []
-        self._lengths: list[float] = []
+        self._chances: list[float] = []  # of prompts taken in this step
 
     @property
     def num_rows(self) -> int:
@@ -95,10 +88,8 @@ class PromptChooser:
         known = self._visits.known(rows, self._rates.draw(rows, self._rng))
         value = np.maximum(self._value(known), LEAST_VALUE)
         chance = chances(np.where(self._is_overdue(rows, count), CERTAIN, value), count)
-        weight = count / (len(rows) * chance) if self._inverse else np.ones(len(rows))
         taken: list[int] = systematic(chance, self._rng).tolist()
-        self._lengths += known.length[taken].tolist()
-        return [Choice(rows[i], float(chance[i]), float(weight[i])) for i in taken]
+        return [Choice(rows[i], float(chance[i])) for i in taken]
 
     def _is_overdue(self, rows: list[int], count: int) -> NDArray[np.bool_]:
         """Those not sampled for MOST_EPOCHS, in steps of `count` prompts."""
@@ -123,12 +114,11 @@ class PromptChooser:
             "ada/prompt_age": float(np.median(age)),
             "ada/prompt_age_max": float(age.max()),
             "ada/choice_chance": float(np.mean(self._chances)) if self._chances else 1.0,
-            "ada/choice_length": float(np.mean(self._lengths)) if self._lengths else 1.0,
         }
         if self._visits is not None:
             self._visits.observe(pools)
         self._step += 1
-        self._chances, self._lengths = [], []
+        self._chances = []
         return figures
 
     def state_dict(self) -> dict[str, Any]:

@@ -47,7 +47,7 @@ class KeptSamples:
 CORRECTIONS: Table[Callable[[KeptSamples], Floats]] = Table()
 """Functions that return coefficients, shape (k,)."""
 
-_WEIGHED = {Need.PASS_RATE, Need.PLAIN_ADVANTAGES, Need.WHOLE_POOL, Need.SUMMED_TOKENS}
+_WEIGHED = {Need.PLAIN_ADVANTAGES, Need.WHOLE_POOL, Need.SUMMED_TOKENS}
 
 
 @CORRECTIONS.add("none")

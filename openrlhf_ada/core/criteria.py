@@ -8,29 +8,24 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from openrlhf_ada.core.pieces import Need, Table, Trait
+from openrlhf_ada.core.pieces import Table, Trait
 
 Floats = NDArray[np.float64]
 
 LEAST_VALUE = 0.1
 """Of the largest possible value, 1: what seems worthless is sampled now and then."""
 
-LENGTH_BOUND = 4.0
-"""A prompt's answers count as at most so many times longer or shorter than those of the mean prompt."""
-
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
     """What is known of prompts that may be sampled, before they are. Arrays: float64, shape (N,).
 
-    rate: a draw of each pass rate. length: expected tokens of a rollout, over those of the mean prompt's. last: share
-    of positives at the last visit, NaN where there was none. run: visits in a row, up to the last one, that showed
-    nothing but positives, or nothing but negatives. easy, hard: GRESO's chances to look again at a prompt that was all
-    right, or all wrong, at one visit.
+    rate: a draw of each pass rate. last: share of positives at the last visit, NaN where there was none. run: visits
+    in a row, up to the last one, that showed nothing but positives, or nothing but negatives. easy, hard: GRESO's
+    chances to look again at a prompt that was all right, or all wrong, at one visit.
     """
 
     rate: Floats
-    length: Floats
     last: Floats
     run: Floats
     easy: float = 0.5
@@ -38,33 +33,21 @@ class Candidates:
 
 
 def of_rates(rate: Floats) -> Candidates:
-    """Prompts of these pass rates and of equal lengths that were never visited."""
-    return Candidates(rate, np.ones(len(rate)), np.full(len(rate), np.nan), np.zeros(len(rate)))
+    """Prompts of these pass rates that were never visited."""
+    return Candidates(rate, np.full(len(rate), np.nan), np.zeros(len(rate)))
 
 
 CHOICES: Table[Callable[[Candidates], Floats]] = Table()
 """The value of each prompt, shape (N,), at most 1. Prompts are chosen in proportion to it."""
 
-_RATE = {Need.PASS_RATE}
 
-
-@CHOICES.add("std", needs=_RATE)
+@CHOICES.add("std")
 def std(known: Candidates) -> Floats:
     """Twice the standard deviation of one outcome: how much a rollout is expected to move its pass rate."""
     return 2.0 * np.sqrt(known.rate * (1.0 - known.rate))
 
 
-@CHOICES.add("std_per_token", needs=_RATE, traits={Trait.READS_LENGTHS})
-def std_per_token(known: Candidates) -> Floats:
-    """`std` over the expected length: what a token of sampling is expected to move (this package).
-
-    Over the largest value where that is more than 1, so a prompt still has a tenth of the chance of the best one.
-    """
-    value = std(known) / np.clip(known.length, 1.0 / LENGTH_BOUND, LENGTH_BOUND)
-    return value / max(float(value.max(initial=0.0)), 1.0)
-
-
-@CHOICES.add("vade", needs=_RATE)
+@CHOICES.add("vade")
 def vade(known: Candidates) -> Floats:
     """p (1-p)^2, largest at 1/3 (VADE, arXiv 2511.18902, which takes the best instead of drawing).
 
@@ -73,13 +56,13 @@ def vade(known: Candidates) -> Floats:
     return 6.75 * known.rate * (1.0 - known.rate) ** 2
 
 
-@CHOICES.add("mopps", needs=_RATE)
+@CHOICES.add("mopps")
 def mopps(known: Candidates) -> Floats:
     """Nearness to 1/2 (MoPPS, arXiv 2507.04632, which takes the nearest, by squared distance, instead of drawing)."""
     return 1.0 - np.abs(2.0 * known.rate - 1.0)
 
 
-@CHOICES.add("mmr1", needs=_RATE)
+@CHOICES.add("mmr1")
 def mmr1(known: Candidates) -> Floats:
     """Half of a batch in proportion to p (1-p), half at random (MMR1, arXiv 2509.21268).
 
@@ -90,7 +73,7 @@ def mmr1(known: Candidates) -> Floats:
     return 0.5 * value + 0.5 * value.mean()
 
 
-@CHOICES.add("greso", needs=_RATE, traits={Trait.READS_VISITS})
+@CHOICES.add("greso", traits={Trait.READS_VISITS})
 def greso(known: Candidates) -> Floats:
     """easy^run after visits that were all right, hard^run after visits that were all wrong, else 1 (GRESO, arXiv
     2506.02177 and its code).
@@ -106,7 +89,7 @@ POOLS = ((0.25, 0.2), (0.75, 1.0), (1.0, 0.2))
 """prime-rl's default pools: largest share of positives at the last visit (inclusive), and weight."""
 
 
-@CHOICES.add("pools", needs=_RATE, traits={Trait.READS_VISITS})
+@CHOICES.add("pools", traits={Trait.READS_VISITS})
 def pools(known: Candidates) -> Floats:
     """The weight of the pool that a prompt's last visit puts it in, 1 before any (prime-rl's difficulty pools).
 

@@ -75,9 +75,9 @@ class RateEstimator(ABC):
         self._learn(np.asarray(rows, dtype=np.int64), n, k)
         self.step += 1
 
-    @abstractmethod
     def _start(self, rows: NDArray[np.int64], draws: Floats, positives: Floats) -> None:
         """Evidence from before the run; rows are different."""
+        self._learn(rows, draws, positives)
 
     @abstractmethod
     def _learn(self, rows: NDArray[np.int64], draws: Floats, positives: Floats) -> None:
@@ -138,9 +138,6 @@ class PassRateCounts(RateEstimator):
         # Every visit counts the same, and fades.
         rates, visits = self._population
         return float((rates + self.prior_strength * self.prior_mean) / (visits + self.prior_strength))
-
-    def _start(self, rows: NDArray[np.int64], draws: Floats, positives: Floats) -> None:
-        self._learn(rows, draws, positives)
 
     def _learn(self, rows: NDArray[np.int64], draws: Floats, positives: Floats) -> None:
         self._population *= 0.5 ** (1.0 / self.half_life)

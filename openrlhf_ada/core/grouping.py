@@ -138,7 +138,7 @@ class GroupBuilder:
     @property
     def _weighs(self) -> bool:
         """Does the correction work with pass rates?"""
-        return self._has(Need.PASS_RATE)
+        return self._has(Need.SUMMED_TOKENS)
 
     def _lacks(self, need: Need) -> bool:
         """Does the baseline lack this? Without WHOLE_POOL it reads the kept samples alone. Without SILENT_UNRESOLVED

@@ -1,6 +1,6 @@
 """What is optimised: J = E_x f(p_x), with p_x the pass rate of prompt x. A gradient needs f' only.
 
-Sources: Reinforce-Ada (arXiv 2510.04996v3, section 3) for log and powers; `arcsin` is what GRPO's division by the
+Sources: Reinforce-Ada (arXiv 2510.04996v3, section 3) for log and sqrt; `arcsin` is what GRPO's division by the
 group's standard deviation tends to for large groups.
 """
 
@@ -15,61 +15,50 @@ from numpy.typing import ArrayLike, NDArray
 
 from openrlhf_ada.core.pieces import Need, Table
 
-OBJECTIVES: Table[Callable[[float, float], float]] = Table()
-"""Functions (p, exponent) -> f'(p); only `power` reads the exponent."""
+OBJECTIVES: Table[Callable[[float], float]] = Table()
+"""Functions p -> f'(p)."""
 
 _NOT_LOG = {Need.LOG_OBJECTIVE: "is another"}
 
 
 @OBJECTIVES.add("linear", lacks=_NOT_LOG)
-def linear(p: float, exponent: float) -> float:
+def linear(p: float) -> float:
     """f = p, the mean pass rate: f' = 1."""
     return 1.0
 
 
 @OBJECTIVES.add("sqrt", lacks=_NOT_LOG)
-def sqrt(p: float, exponent: float) -> float:
+def sqrt(p: float) -> float:
     """f = 2 sqrt(p): f' = 1 / sqrt(p)."""
     return p**-0.5
 
 
 @OBJECTIVES.add("log")
-def log(p: float, exponent: float) -> float:
+def log(p: float) -> float:
     """f = log p (Reinforce-Ada): f' = 1 / p."""
     return p**-1.0
 
 
 @OBJECTIVES.add("arcsin", lacks=_NOT_LOG)
-def arcsin(p: float, exponent: float) -> float:
+def arcsin(p: float) -> float:
     """f = 2 arcsin sqrt(p), what GRPO's division by the std tends to: f' = 1 / sqrt(p (1 - p))."""
     return 1.0 / math.sqrt(p * (1.0 - p))
 
 
-@OBJECTIVES.add("power", lacks=_NOT_LOG)
-def power(p: float, exponent: float) -> float:
-    """f = p^a / a, with sqrt at a = 1/2 and linear at a = 1: f' = p^(a - 1)."""
-    return p ** (exponent - 1.0)
-
-
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """f, by its derivative: one of OBJECTIVES. `exponent` is a of `power`, in (0, 1]; None for the others."""
+    """f, by its derivative: one of OBJECTIVES."""
 
     name: str = "linear"
-    exponent: float | None = None
 
     def __post_init__(self) -> None:
         if self.name not in OBJECTIVES:
             raise ValueError(f"unknown objective {self.name!r}, expected one of {', '.join(OBJECTIVES)}")
-        if (self.name == "power") != (self.exponent is not None):
-            raise ValueError(f"objective {self.name!r} with exponent {self.exponent}: exactly `power` has one")
-        if self.exponent is not None and not 0.0 < self.exponent <= 1.0:
-            raise ValueError(f"exponent is {self.exponent}, expected a number above 0, at most 1")
 
     def weight(self, p: float, floor: float = 0.0) -> float:
         """f'(p), with p moved into [floor, 1 - floor] first: two of these grow without bound at the ends."""
         p = min(max(p, floor), 1.0 - floor)
-        return OBJECTIVES[self.name].function(p, 1.0 if self.exponent is None else self.exponent)
+        return OBJECTIVES[self.name].function(p)
 
 
 @dataclass(frozen=True, slots=True)

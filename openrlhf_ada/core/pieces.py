@@ -17,8 +17,6 @@ F = TypeVar("F")
 class Need(Enum):
     """What a piece may need, in the words of a refusal: "it needs ..."."""
 
-    PARTIAL_CREDIT = "scores with partial credit"
-    PASS_RATE = "a pass rate"
     UNBIASED_RATE = "the pool's pass rate without stopping bias"
     PREDICTION = "a pass rate predicted before sampling"
     WEIGHT = "the weight f' of the prompt"
@@ -47,7 +45,6 @@ class Trait(Enum):
     FAIR_SAMPLE = "every n samples of the pool are kept with the same chance"
     OUTCOMES_BY_COUNT = "with scores of 0 and 1, how many of each are kept follows from how many the pool has of each"
     BEST_AND_FAIR = "the best sample is kept, and every n - 1 of the others with the same chance"
-    READS_LENGTHS = "how long a prompt's answers are expected to be"
     READS_VISITS = "what a prompt's last visits showed"
 
 

@@ -14,7 +14,7 @@ from openrlhf_ada.core.pieces import Need, Piece, Table
 from openrlhf_ada.core.types import PromptPool
 
 ROUNDING = 1e-9
-"""Scores are sums of float fractions; a spread of 0.1 + 0.2 must meet a demand of 0.3."""
+"""A share such as 0.3 of 10 rollouts may come out just above the whole number that it is."""
 
 EXITS: Table[Callable[[int], tuple[int, int]]] = Table()
 """Functions n -> (K_pos, K_neg): what ends sampling where the flags do not say how many. (0, 0): nothing does."""
@@ -55,11 +55,6 @@ DROPPING = Piece(
 )
 """Exit `gate` where n is more than the first rollouts: prompts that do not go on cannot fill a group."""
 
-SPREAD = Piece(
-    half_of_each, frozenset({Need.PARTIAL_CREDIT}), {Need.PASS_RATE: "reads partial credit, which has none"}
-)
-"""`balance` for scores with partial credit (--ada_spread)."""
-
 
 def is_enough(k_pos: int, k_neg: int, drawn: int, positives: int) -> bool:
     """Do `positives` of `drawn` rollouts end sampling? Never where both counts are 0."""
@@ -98,22 +93,16 @@ class ExitRule:
 
     A sample is positive iff its score exceeds `threshold`.
 
-    `spread`: the k_pos best must exceed the k_neg worst by that much. For scores of 0 and 1 this is `balance`.
     `gate`: takes the place of the counts. It is read once, when its first rollouts are in.
     """
 
     k_pos: int
     k_neg: int
     threshold: float
-    spread: float | None = None
     gate: Gate | None = None
 
     def is_met(self, prefix: PromptPool) -> bool:
         """Is the prompt done, with what is in the pool now?"""
         if self.gate is not None:
             return not self.gate.is_open(prefix.count_positives(self.threshold))
-        if self.spread is None or not self.k_pos or not self.k_neg:
-            return is_enough(self.k_pos, self.k_neg, len(prefix), prefix.count_positives(self.threshold))
-        ordered = sorted(prefix.scores)
-        enough = len(ordered) >= self.k_pos + self.k_neg
-        return enough and ordered[-self.k_pos] - ordered[self.k_neg - 1] >= self.spread - ROUNDING
+        return is_enough(self.k_pos, self.k_neg, len(prefix), prefix.count_positives(self.threshold))

@@ -142,10 +142,6 @@ class TrainingGroup:
         indices, coefficients, weights = (tuple(compress(part, is_kept)) for part in parts)
         return replace(self, indices=indices, coefficients=coefficients, critic_weights=weights)
 
-    def weighed(self, weight: float) -> TrainingGroup:
-        """The group with its coefficients multiplied. Critic weights stay: they are about shares within the pool."""
-        return replace(self, coefficients=tuple(weight * c for c in self.coefficients))
-
 
 @dataclass(slots=True)
 class Tally:

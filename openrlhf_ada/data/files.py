@@ -133,43 +133,32 @@ def local_files(path: str, flag: str) -> list[str] | None:
         else:
             return None
     for found in paths:
-        _check_format(found, flag)
+        with reading(found, flag):
+            fault = _fault_of(found)
+        if fault:
+            raise DataError(f"{flag}: {found} {fault}")
     return paths if all(format_of(found) in TEXT and not os.path.isdir(found) for found in paths) else None
 
 
-def _check_format(path: str, flag: str) -> None:
-    """An existing path must be of a kind that can be loaded, again and again."""
-    with reading(path, flag):
-        mode = os.stat(path).st_mode
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-        raise DataError(f"{flag}: {path} is a pipe or a device, which can be read once only: save the data to a file")
-    if os.path.isdir(path):
-        try:
-            is_empty = not os.listdir(path)
-        except OSError as error:
-            raise DataError(f"{flag}: {path} cannot be read ({error.strerror}): check its permissions") from error
-        if is_empty:
-            raise DataError(f"{flag}: {path} is an empty folder, expected a saved data set: give a folder with data")
-        _check_one_format(path, flag)
+def _fault_of(path: str) -> str:
+    """Why an existing path cannot be loaded, again and again, and what to do; "" if it can."""
+    mode = os.stat(path).st_mode
+    if stat.S_ISDIR(mode):
+        names = os.listdir(path)
+        if not names:
+            return "is an empty folder, expected a saved data set: give a folder with data"
         if format_of(path) is not None:
-            raise DataError(
-                f"{flag}: {path} is a folder, but its name ends like a file and would be read as one: rename it"
-            )
-    elif format_of(path) is None and not path.endswith(SCRIPT):
-        raise DataError(
-            f"{flag}: {path} has an ending that is not known, expected one of {ENDINGS}: convert or rename the file"
-        )
-
-
-def _check_one_format(folder: str, flag: str) -> None:
-    """`datasets` would read the files of one format, and leave the others out without a word."""
-    names = [name for name in os.listdir(folder) if not name.startswith((".", "_", "dataset_", "state."))]
-    formats = sorted({found for name in names if (found := format_of(name))})
-    if len(formats) > 1:
-        raise DataError(
-            f"{flag}: {folder} holds data files of several formats ({', '.join(formats)}), and only those of one "
-            f"would be read: name the files, or give a pattern such as {os.path.join(folder, '*.jsonl')}"
-        )
+            return "is a folder, but its name ends like a file and would be read as one: rename it"
+        # `datasets` would read the files of one format, and leave the others out without a word.
+        names = [name for name in names if not name.startswith((".", "_", "dataset_", "state."))]
+        formats = sorted({found for name in names if (found := format_of(name))})
+        pattern = os.path.join(path, "*.jsonl")
+        several = f"holds several formats ({', '.join(formats)}): give a pattern, such as {pattern}"
+        return several if len(formats) > 1 else ""
+    if not stat.S_ISREG(mode):
+        return "is a pipe or a device, which can be read once only: save the data to a file"
+    known = format_of(path) is not None or path.endswith(SCRIPT)
+    return "" if known else f"has an ending that is not known, expected one of {ENDINGS}: convert or rename the file"
 
 
 def _looks_local(path: str) -> bool:

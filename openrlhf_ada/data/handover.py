@@ -23,7 +23,6 @@ from openrlhf_ada.data.prepared import write_parquet
 Reader = Callable[[Sequence[Example]], ReadLabels]
 """From examples to what is wrong with their labels, by position."""
 
-
 FORGEABLE = "a program could pass some of its tests without being right"
 
 
@@ -130,14 +129,9 @@ def _is_read_alike(sets: DataSets, expected: Sequence[Sequence[Any]]) -> bool:
     )
 
 
-def _as_json(value: Any) -> Any:
-    """Equal for equal values of equal types: 1 is neither 1.0 nor True."""
-    if isinstance(value, str):
-        return value
-    try:
-        return (json.dumps(_without_nulls(value), sort_keys=True),)
-    except TypeError:  # a date or a decimal, which no reward expects
-        return object()
+def _as_json(value: Any) -> str:
+    """Equal for equal values of equal types: 1 is neither 1.0 nor True. No reward expects a date or a decimal."""
+    return json.dumps(_without_nulls(value), sort_keys=True, default=repr)
 
 
 def _without_nulls(value: Any) -> Any:

@@ -18,7 +18,7 @@ from openrlhf_ada.reward.grade import TimedGrade
 from openrlhf_ada.reward.mathematics.answers import final_answer
 from openrlhf_ada.reward.mixed import label_of, named_label
 from openrlhf_ada.reward.pool import GraderPool, GradingLimits
-from openrlhf_ada.reward.reasoning import from_label
+from openrlhf_ada.reward.reasoning_answers import from_label
 from openrlhf_ada.reward.reward_function import GRADERS, MIXED, NAMED, grader_of
 
 

@@ -122,11 +122,8 @@ def write_parquet(rows: list[dict[str, Any]], path: Path) -> Path:
     return path
 
 
-def check_counts(spec: str, *, flag: str, otherwise: str = ", or leave --ada_known_counts out") -> None:
-    """Every data set of a list must be a Parquet file with counts; raises DataError.
-
-    `otherwise`: what else its user could do.
-    """
+def check_counts(spec: str, *, flag: str) -> None:
+    """Every data set of a list must be a Parquet file with counts; raises DataError."""
     import pyarrow.parquet
 
     for path in map(str.strip, spec.split(",")):
@@ -134,8 +131,8 @@ def check_counts(spec: str, *, flag: str, otherwise: str = ", or leave --ada_kno
         names = pyarrow.parquet.read_schema(files[0]).names if files else []
         if not {DRAWS, POSITIVES} <= set(names):
             raise DataError(
-                f"{flag}: {path} is no Parquet file with the columns {DRAWS} and {POSITIVES}: make one with "
-                f"`{program.called()} prepare-data`{otherwise}"
+                f"{flag}: {path} is no Parquet file with the columns {DRAWS} and {POSITIVES} of measured pass rates: "
+                f"make one with `{program.called()} prepare-data`"
             )
 
 
@@ -147,7 +144,7 @@ def measured_rates(path: str, *, flag: str) -> tuple[tuple[float, ...], float | 
     """
     import pyarrow.parquet
 
-    check_counts(path, flag=flag, otherwise="")
+    check_counts(path, flag=flag)
     table = pyarrow.parquet.read_table(path)
     draws, positives = (np.asarray(table[name], dtype=float) for name in (DRAWS, POSITIVES))
     if not draws.sum():

@@ -22,7 +22,7 @@ from openrlhf_ada.data.row_rewards import RowRewards, UnknownRewardError
 from openrlhf_ada.data.rows import text_rows
 from openrlhf_ada.eval.answers import as_text
 from openrlhf_ada.host.rows import load_blended
-from openrlhf_ada.reward.reasoning import import_reasoning_gym, to_label
+from openrlhf_ada.reward.reasoning_answers import import_reasoning_gym, to_label
 
 QUESTION_KEYS = ("problem", "question", "prompt", "input", "Problem", "Question")
 LABEL_KEYS = (

@@ -52,44 +52,34 @@ def question_and_label(row: Any, columns: Columns) -> tuple[Any, Any]:
             raise UnfitError(
                 f"has no key {key!r}; it has {names_of(row)}: set {columns.flags}{name} to one of them, or add the key"
             )
-    question = _question(value_at(row, columns.input_key), columns.input_key)
-    if isinstance(question, list) and not columns.chat:
-        raise UnfitError(
-            f": {columns.input_key!r} holds chat messages, which need a template: add --data.apply_chat_template, or "
-            f"write the prompts as text"
-        )
-    if columns.label_key is None:
-        return question, None
-    label = value_at(row, columns.label_key)
-    if columns.needs_label and (label in (None, [], {}) or (isinstance(label, str) and not label.strip())):
-        raise UnfitError(f": {columns.label_key!r} is {json.dumps(label)}, expected a label: fill it in")
+    key = columns.input_key
     try:
+        question = _question(value_at(row, key))
+        if isinstance(question, list) and not columns.chat:
+            raise UnfitError(
+                "holds chat messages, which need a template: add --data.apply_chat_template, or write text"
+            )
+        key = columns.label_key or ""
+        if not key:
+            return question, None
+        label = value_at(row, key)
+        if columns.needs_label and (label in (None, [], {}) or (isinstance(label, str) and not label.strip())):
+            raise UnfitError(f"is {json.dumps(label)}, expected a label: fill it in")
         return question, plain(label)
     except UnfitError as error:
-        raise UnfitError(f": {columns.label_key!r} {error}") from error
+        raise UnfitError(f": {key!r} {error}") from error
 
 
-def _question(value: Any, name: str) -> Any:
-    if isinstance(value, bytes):
-        try:
-            value = value.decode()
-        except UnicodeDecodeError as error:
-            raise UnfitError(f": {name!r} is binary, expected text: name another column") from error
+def _question(value: Any) -> Any:
+    value = _from_bytes(value) if isinstance(value, bytes) else value
     if not isinstance(value, str | list | None):
         raise UnfitError(
-            f": {name!r} is {type_name(value)} ({str(value)[:40]}), expected text or a list of chat messages: "
-            f"name the column that holds the prompt"
+            f"is {type_name(value)} ({str(value)[:40]}), expected text or chat messages: name the column of the prompt"
         )
     if value is None or not (value.strip() if isinstance(value, str) else value):
-        raise UnfitError(
-            f": {name!r} is {json.dumps(value)}, expected a prompt that is neither null nor empty: "
-            f"fill in the prompt or remove the row"
-        )
-    try:
-        value = _messages_in(text_of(value)) if isinstance(value, str) else value
-        return value if isinstance(value, str) else _checked_messages(value)
-    except UnfitError as error:
-        raise UnfitError(f": {name!r} {error}") from error
+        raise UnfitError(f"is {json.dumps(value)}, expected a prompt: fill it in or remove the row")
+    value = _messages_in(text_of(value)) if isinstance(value, str) else value
+    return value if isinstance(value, str) else _checked_messages(value)
 
 
 def _messages_in(text: str) -> Any:
@@ -264,11 +254,15 @@ def _other(value: Any) -> str:
     if isinstance(value, datetime.date | datetime.time):
         return value.isoformat()
     if isinstance(value, bytes):
-        try:
-            return value.decode()
-        except UnicodeDecodeError as error:
-            raise UnfitError("is binary, expected text or a number: write the label as text") from error
+        return _from_bytes(value)
     raise UnfitError(f"is {type_name(value)} ({str(value)[:40]!r}), expected text or a number: write it as text")
+
+
+def _from_bytes(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise UnfitError("is binary, expected text: write it as text, or name another column") from error
 
 
 def text_of(value: str) -> str:

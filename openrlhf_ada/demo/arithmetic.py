@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 from openrlhf_ada.demo.artifacts import write_jsonl
-from openrlhf_ada.reward.reasoning import import_reasoning_gym
+from openrlhf_ada.reward.reasoning_answers import import_reasoning_gym
 
 logger = logging.getLogger(__name__)
 

@@ -73,14 +73,8 @@ class AnswerRow(Sampled):
     answer: str | None = None
 
 
-def _row(path: Path, row: Mapping[str, Any]) -> AnswerRow:
-    if row.keys() != {field.name for field in fields(AnswerRow)}:
-        raise OtherSettingsError(f"{path} was written by another version of openrlhf_ada: name another folder")
-    return AnswerRow(**row)
-
-
 class AnswerFile:
-    """The answers of one model to one set of problems; a context manager.
+    """The answers of one model to one set of problems, until `close`.
 
     Args:
         folder: created if it does not exist; if it holds answers of the same settings, these are kept.
@@ -95,9 +89,11 @@ class AnswerFile:
         folder.mkdir(parents=True, exist_ok=True)
         self._check(settings)
         path = folder / ANSWERS_FILE
-        rows = [_row(path, row) for _, row in read_rows(path)] if path.exists() else []
+        rows = [row for _, row in read_rows(path)] if path.exists() else []
+        if any(row.keys() != {field.name for field in fields(AnswerRow)} for row in rows):
+            raise OtherSettingsError(f"{path} was written by another version of openrlhf_ada: name another folder")
         # Answers without a score are sampled again: the cause may be gone.
-        self.rows = [row for row in rows if row.score is not None]
+        self.rows = [AnswerRow(**row) for row in rows if row["score"] is not None]
         if path.exists():
             # This also removes the torn last line of a killed writer.
             write_atomically(path, b"".join(_line(row) for row in self.rows))
@@ -116,12 +112,6 @@ class AnswerFile:
 
     def close(self) -> None:
         self._stream.close()
-
-    def __enter__(self) -> AnswerFile:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def _check(self, settings: Mapping[str, Any]) -> None:
         path = self.folder / SETTINGS_FILE

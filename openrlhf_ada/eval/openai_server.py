@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -38,45 +38,40 @@ class Reply:
     truncated: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """`base_url`: ends in /v1, mostly. `model`: its name at the server. `chat`: messages, else plain text. `key`: ""
-    for none; `key_name`: the environment variable that it is from. `timeout_s`: for one request, with its repeats."""
+@dataclass
+class OpenAIServer:
+    """An asynchronous context manager.
+
+    `base_url`: ends in /v1, mostly. `model`: its name at the server. `chat`: messages, else plain text. `key`: "" for
+    none; `key_name`: the environment variable that it is from. `timeout_s`: for one request, with its repeats.
+    `parameters`: `temperature` and the others that every request has. `note`: gets what a user should read.
+    """
 
     base_url: str
     model: str
     chat: bool
-    key: str
+    key: str = field(repr=False)
     key_name: str
     timeout_s: float
+    parameters: dict[str, Any]
+    note: Callable[[str], None]
+    _sends_seeds: bool = True
 
-
-class OpenAIServer:
-    """An asynchronous context manager.
-
-    Args:
-        parameters: `temperature` and the others that every request has.
-        note: gets what a user should read.
-    """
-
-    def __init__(self, endpoint: Endpoint, parameters: Mapping[str, Any], note: Callable[[str], None]) -> None:
-        self._endpoint = endpoint
-        self._parameters = dict(parameters)
-        self._note = note
-        self._path = "/chat/completions" if endpoint.chat else "/completions"
-        self._sends_seeds = True
+    @property
+    def path(self) -> str:
+        return "/chat/completions" if self.chat else "/completions"
 
     async def __aenter__(self) -> OpenAIServer:
         # Imported in seconds.
         from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
         self._client: Any = AsyncOpenAI(
-            base_url=self._endpoint.base_url,
-            api_key=self._endpoint.key or "EMPTY",
+            base_url=self.base_url,
+            api_key=self.key or "EMPTY",
             max_retries=RETRIES,
-            timeout=self._endpoint.timeout_s,
+            timeout=self.timeout_s,
             # A key is for this address, not for one that it leads to.
-            http_client=DefaultAsyncHttpxClient(follow_redirects=False, timeout=self._endpoint.timeout_s),
+            http_client=DefaultAsyncHttpxClient(follow_redirects=False, timeout=self.timeout_s),
         )
         return self
 
@@ -87,7 +82,7 @@ class OpenAIServer:
         """Is a server there, and does it take the key? Raises ServerError."""
         import openai
 
-        url = self._endpoint.base_url
+        url = self.base_url
         try:
             await self._client.with_options(max_retries=0, timeout=CHECK_S).get("/models", cast_to=str)
         except openai.APITimeoutError:
@@ -109,10 +104,10 @@ class OpenAIServer:
 
         request = self._request(prompt, seed)
         try:
-            async with asyncio.timeout(self._endpoint.timeout_s):
-                return self._read(await self._client.post(self._path, cast_to=str, body=request))
+            async with asyncio.timeout(self.timeout_s):
+                return self._read(await self._client.post(self.path, cast_to=str, body=request))
         except (TimeoutError, openai.APITimeoutError):
-            raise NoReplyError(f"no reply within {self._endpoint.timeout_s:g} s") from None
+            raise NoReplyError(f"no reply within {self.timeout_s:g} s") from None
         except openai.APIConnectionError as error:
             raise NoReplyError("the connection failed") from error
         except openai.APIStatusError as error:
@@ -125,21 +120,21 @@ class OpenAIServer:
             raise ServerError(self._refusal(error)) from error
 
     def _request(self, prompt: Any, seed: int) -> dict[str, Any]:
-        content = {"messages": prompt} if self._endpoint.chat else {"prompt": prompt}
+        content = {"messages": prompt} if self.chat else {"prompt": prompt}
         # Not every server takes more than 31 bits.
         seeds = {"seed": seed & 0x7FFFFFFF} if self._sends_seeds else {}
-        return {"model": self._endpoint.model, **content, **self._parameters, **seeds}
+        return {"model": self.model, **content, **self.parameters, **seeds}
 
     def _adapts(self, request: Mapping[str, Any], said: str) -> bool:
         """Can the same be asked in the words of this server? Only where that changes no answer's distribution."""
         if "max_completion_tokens" in said and "max_tokens" in request:
-            if "max_tokens" in self._parameters:
-                self._parameters["max_completion_tokens"] = self._parameters.pop("max_tokens")
+            if "max_tokens" in self.parameters:
+                self.parameters["max_completion_tokens"] = self.parameters.pop("max_tokens")
             return True
         if "seed" in said and "seed" in request:
             if self._sends_seeds:
                 self._sends_seeds = False
-                self._note(f"{self._endpoint.base_url} takes no seeds: the same answers cannot be sampled again")
+                self.note(f"{self.base_url} takes no seeds: the same answers cannot be sampled again")
             return True
         return False
 
@@ -147,7 +142,7 @@ class OpenAIServer:
         try:
             reply = json.loads(self._without_key(body, SECRET_FROM))
             choice = reply["choices"][0]
-            text = _chat_text(choice["message"]) if self._endpoint.chat else choice["text"]
+            text = _chat_text(choice["message"]) if self.chat else choice["text"]
             tokens = (reply.get("usage") or {}).get("completion_tokens")
             if not isinstance(text, str) or not isinstance(tokens, int | None):
                 raise TypeError
@@ -156,14 +151,14 @@ class OpenAIServer:
             raise NoReplyError(f"the reply holds no response: {self._shown(body)}") from None
 
     def _refusal(self, error: Any) -> str:
-        endpoint, status, said = self._endpoint, error.status_code, self._said(error)
+        status, said = error.status_code, self._said(error)
         if status in (401, 403):
-            key = f"refuses the key of {endpoint.key_name}" if endpoint.key else f"wants a key ({endpoint.key_name})"
-            remedy = f". Set {endpoint.key_name}, or name another variable with --api_key_env"
-            return f"{endpoint.base_url} {key} ({status}: {said}){remedy}"
-        has_path = bool(urlsplit(endpoint.base_url).path.strip("/"))
-        hint = "" if status != 404 or has_path else f". Try --base_url {endpoint.base_url}/v1"
-        return f"{endpoint.base_url}{self._path} refuses the request for {endpoint.model!r} ({status}: {said}){hint}"
+            key = f"refuses the key of {self.key_name}" if self.key else f"wants a key ({self.key_name})"
+            remedy = f". Set {self.key_name}, or name another variable with --api_key_env"
+            return f"{self.base_url} {key} ({status}: {said}){remedy}"
+        has_path = bool(urlsplit(self.base_url).path.strip("/"))
+        hint = "" if status != 404 or has_path else f". Try --base_url {self.base_url}/v1"
+        return f"{self.base_url}{self.path} refuses the request for {self.model!r} ({status}: {said}){hint}"
 
     def _said(self, error: Any) -> str:
         """What the server says is wrong."""
@@ -176,7 +171,7 @@ class OpenAIServer:
 
     def _without_key(self, text: str, least: int) -> str:
         """Some servers repeat the key that they refuse."""
-        key = self._endpoint.key
+        key = self.key
         return text.replace(key, REMOVED) if len(key) >= least else text
 
 

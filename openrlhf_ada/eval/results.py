@@ -205,17 +205,13 @@ def _chart(
 ) -> Chart:
     """Curves over k with 95 % bands; k is on the axis in steps, whatever lies between."""
     tables = [result.estimates()[benchmark] for result in results]
-    ks = sorted({k for table in tables for name in table if name.startswith(measure) and (k := _k(name)) >= least})
+    ks = sorted({int(name.removeprefix(measure)) for table in tables for name in table if name.startswith(measure)})
+    ks = [k for k in ks if k >= least]
     series = []
     for place, (result, table) in enumerate(zip(results, tables, strict=True)):
         known = [(i, table[f"{measure}{k}"]) for i, k in enumerate(ks) if f"{measure}{k}" in table]
-        values = [value for _, value in known]
-        means, lows, highs = ([getattr(v, name) for v in values] for name in ("mean", "low", "high"))
+        means, lows, highs = ([getattr(value, name) for _, value in known] for name in ("mean", "low", "high"))
         x, color = {"x": [i for i, _ in known]}, COLORS[place % len(COLORS)]
         series.append(Series(result.model, means, x, color, low=lows, high=highs, band=True))
     name, categories = f"{measure}{benchmark}", [str(k) for k in ks]
     return Chart(name, title, "", y_label, series if ks else [], "k", y_share=True, categories=categories)
-
-
-def _k(name: str) -> int:
-    return int(name.partition("@")[2])

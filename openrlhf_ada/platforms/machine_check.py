@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -182,26 +181,21 @@ def gpu_findings(read: Callable[[], Driver] = read_driver) -> Iterator[Finding]:
         else:
             yield from _of_driver(read())
     except NoNvmlError:
-        yield _NO_GPU
+        yield from _of_driver(None)
     except NvmlError as error:
-        remedy = "Look at nvidia-smi: a run that restarts an engine asks that library for free memory"
-        what = f"torch can use them, and NVIDIA's library does not answer ({error})"
-        yield Finding("GPUs", WARNING, what, remedy)
+        yield Finding("GPUs", WARNING, f"NVIDIA's library does not answer ({error})", "Look at nvidia-smi")
 
 
-_NO_GPU = Finding("GPUs", OK, "none; a training uses the CPU, which is for small models (docs/cpu.md)")
-
-
-def _of_driver(driver: Driver) -> Iterator[Finding]:
-    if not driver.gpus:
-        yield _NO_GPU
+def _of_driver(driver: Driver | None) -> Iterator[Finding]:
+    if driver is None or not driver.gpus:
+        yield Finding("GPUs", OK, "none; a training uses the CPU, which is for small models (docs/cpu.md)")
         return
     cuda = ".".join(map(str, driver.cuda))
     named = ", ".join(f"{gpu.name} ({gpu.free / GIB:.0f} of {gpu.total / GIB:.0f} GiB free)" for gpu in driver.gpus)
     yield Finding("GPUs", OK, f"{named}; driver {driver.version}, for CUDA up to {cuda}")
     if taken := [str(index) for index, gpu in enumerate(driver.gpus) if gpu.free < gpu.total / 2]:
-        what = f"other processes hold most of the memory of GPU {', '.join(taken)}"
         remedy = f"End them (nvidia-smi names them), or leave these GPUs out: {VISIBLE}=..."
+        what = f"other processes hold most of the memory of GPU {', '.join(taken)}"
         yield Finding("GPUs", WARNING, what, remedy)
 
 
@@ -235,17 +229,14 @@ def try_ray(command: tuple[str, ...] = (sys.executable, "-c", START_RAY), second
     # Not buffered: the last line is the one that was written last.
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}
     environment.pop("RAY_ADDRESS", None)
-    logs, pipe = "Look at its logs in /tmp/ray/session_latest/logs", subprocess.PIPE
-    child = subprocess.Popen(
-        command, stdout=pipe, stderr=subprocess.STDOUT, text=True, env=environment, start_new_session=True
-    )
+    logs, out = "Look at its logs in /tmp/ray/session_latest/logs", subprocess.PIPE
     try:
-        output, _ = child.communicate(timeout=seconds)
+        done = subprocess.run(
+            command, stdout=out, stderr=subprocess.STDOUT, text=True, env=environment, timeout=seconds, check=False
+        )
     except subprocess.TimeoutExpired:
-        os.killpg(child.pid, signal.SIGKILL)
-        child.communicate()
         return Finding("Ray", ERROR, f"it did not start within {seconds:g} s", logs)
-    if child.returncode:
-        last = (output.strip().splitlines() or ["it says nothing"])[-1]
+    if done.returncode:
+        last = (done.stdout.strip().splitlines() or ["it says nothing"])[-1]
         return Finding("Ray", ERROR, f"it cannot start ({last})", logs)
     return Finding("Ray", OK, "it starts, and runs use one of their own")

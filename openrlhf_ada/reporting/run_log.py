@@ -66,7 +66,7 @@ def sample_records(
         # These belong to the prompt, so its first row holds them.
         known = {"predicted": pool.predicted, "critic_value": pool.critic_value}
         if choice is not None:
-            known |= {"chance": choice.chance, "choice_weight": choice.weight}
+            known["chance"] = choice.chance
         rows[0] |= {name: value for name, value in known.items() if value is not None}
     return rows
 

@@ -1,7 +1,4 @@
-"""The reward file of named graders, of functions (FILE.py:NAME) and of several rewards.
-
-Engines load this file, and tell it what `--reward.remote_url` names with `configure`.
-"""
+"""The reward file of named graders, functions (FILE.py:NAME) and several rewards: engines load and `configure` it."""
 
 from openrlhf_ada.reward.weighted_sum import CombinedReward
 

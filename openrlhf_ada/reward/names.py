@@ -43,15 +43,11 @@ def check_rewards(value: str | None, flag: str) -> None:
 
 def check_reward(name: str, flag: str) -> None:
     """One name, file, FILE.py:NAME or URL; raises ConfigError."""
-    named = file_and_function(name)
-    if name in (*NAMED, MIXED) or is_url(name):
+    known = (*NAMED, MIXED)
+    if name in known or is_url(name):
         return
-    if named is not None:
-        check_python_file(flag, *named)
-    elif name.endswith(".py"):
-        check_python_file(flag, name, REWARD_FUNCTION)
-    else:
-        known = (*NAMED, MIXED)
+    file, function = file_and_function(name) or (name, REWARD_FUNCTION)
+    if not file.endswith(".py"):
         raise ConfigError(
             flag,
             name,
@@ -59,6 +55,7 @@ def check_reward(name: str, flag: str) -> None:
             f"of {', '.join(known)}",
             _nearest(name, known) or "Give a file that defines reward_func, a server's URL, or one of these names",
         )
+    check_python_file(flag, file, function)
 
 
 @lru_cache(maxsize=256)

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from openrlhf_ada.config.defaults import FULL_MARKS
+from openrlhf_ada.config.run_flags import FULL_MARKS
 from openrlhf_ada.reward.grade import NoScoreError, TimedGrade
 from openrlhf_ada.reward.pool import GraderPool, GradingLimits
-from openrlhf_ada.reward.shaping import Shaping
 
 GRADERS = {
     "arithmetic": "openrlhf_ada.reward.arithmetic:grade",
@@ -99,6 +98,32 @@ def strip_end_tokens(response: str) -> str:
 
 def short(text: str, limit: int = 80) -> str:
     return repr(text if len(text) <= limit else text[:limit] + "...")
+
+
+FORMATS = {
+    "boxed": re.compile(r".*?\\boxed\s*\{.*", re.DOTALL),
+    "think": re.compile(r"\s*(?:<think>)?(?:(?!</?think>).)+</think>(?:(?!</?think>).)+", re.DOTALL),
+    "answer": re.compile(r"(?:(?!</?answer>).)*<answer>(?:(?!</?answer>).)+</answer>\s*", re.DOTALL),
+}
+"""`boxed`: there is a box. `think`: thinking that ends, then an answer (chat templates may open it). `answer`: one
+`<answer>...</answer>` at the end."""
+
+LONGEST = 200_000
+"""Characters: longer responses are in no format."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shaping:
+    """`bonus` for a response in the format `format_name`, one of FORMATS, or "none"."""
+
+    format_name: str = "none"
+    bonus: float = 0.0
+
+    def __call__(self, response: str) -> float:
+        """The bonus of this response."""
+        if self.format_name == "none" or len(response) > LONGEST:
+            return 0.0
+        return self.bonus if FORMATS[self.format_name].fullmatch(response) else 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,13 @@ from openrlhf_ada.reward.reward_function import (
     MIXED,
     Grading,
     PooledReward,
+    Shaping,
     file_and_function,
     grader_of,
     grades_labels,
     response_of,
     strip_end_tokens,
 )
-from openrlhf_ada.reward.shaping import Shaping
 from openrlhf_ada.reward.worker import load_file
 
 LOGGED_AS = "reward_"

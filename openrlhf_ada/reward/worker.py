@@ -49,7 +49,7 @@ def load_file(path: str) -> ModuleType:
 
 
 def load_grader(name: str) -> Grader:
-    """`package.module:function`, or `path/to/file.py:function`. Raises ImportError, AttributeError or OSError."""
+    """`package.module:function` or `path/to/file.py:function`. Raises ImportError, AttributeError or OSError."""
     place, _, function = name.rpartition(":")
     return getattr(load_file(place), function) if place.endswith(".py") else pkgutil.resolve_name(name)
 

@@ -159,7 +159,7 @@ class EngineConnections:
             answered, _ = ray.wait([self.engines[engine].ready.remote()], num_returns=1, timeout=SILENCE_S)
             if not answered:
                 self._on_note(
-                    f"vLLM engine {engine} does not answer and is ended. Does a reward function hang? See its log"
+                    f"vLLM engine {engine} does not answer and is ended: does a reward hang? Its log says where"
                 )
                 ray.kill(self.engines[engine], no_restart=False)
 

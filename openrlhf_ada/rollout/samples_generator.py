@@ -223,7 +223,7 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         look = partial(scheduler.progress, self.options.plan.group_size)
         on_give_up = partial(self._on_prompt_failed, batch)
         run(scheduler, fleet, self._limits, partial(self.options.on_progress, look), batch.failures.append, on_give_up)
-        batch.add(scheduler, partial(self._build, batch.requests), at)
+        batch.add(scheduler, self._build, at)
 
     def _replace(self, batch: Batch, exhausted: bool, generate_kwargs: dict[str, Any]) -> bool:
         """Fresh prompts in place of given-up and, within the limit, of unresolved ones; does the episode end here?
@@ -265,11 +265,9 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
                 f"(--ada_max_no_score): a rollout without a score is not a wrong one, so the run ends here."
             )
 
-    def _build(self, requests: Mapping[PromptKey, PromptRequest], pool: PromptPool) -> TrainingGroup:
+    def _build(self, pool: PromptPool) -> TrainingGroup:
         # Seeded by identity, so that the choice depends neither on the order of prompts nor on a shared stream.
-        group = self.policy.build(pool, np.random.default_rng([self.args.train.seed, pool.key]))
-        choice = requests[pool.key].choice
-        return group if choice is None else group.weighed(choice.weight)
+        return self.policy.build(pool, np.random.default_rng([self.args.train.seed, pool.key]))
 
     def _reader(self, generate_kwargs: dict[str, Any]) -> ResponseReader:
         s = self.settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -62,23 +62,23 @@ GPU of less than 70 GB or an A100, and 1,024 on others; more than 256 change lit
 speculation (benchmarks/speculation.py)."""
 
 
+@dataclass(slots=True)
 class _Engine:
     """All running requests advance together, one token a step: a request ends when the count of steps reaches its own.
 
     `clock` counts steps, `now` is the time at which it was last right, `stalled` the prefill still to be done.
     """
 
-    __slots__ = ("clock", "ends", "now", "prompts", "running", "seconds", "slots", "stalled", "stamp", "waiting")
-
-    def __init__(self, seconds: Sequence[float], slots: int) -> None:
-        self.seconds = seconds
-        self.slots = slots
-        self.clock = self.now = self.stalled = 0.0
-        self.running: dict[Request, tuple[float, Sample]] = {}
-        self.ends: list[tuple[float, Request]] = []
-        self.waiting: deque[tuple[Request, Sample, float]] = deque()
-        self.prompts: set[PromptKey] = set()
-        self.stamp = 0
+    seconds: Sequence[float]
+    slots: int
+    clock: float = 0.0
+    now: float = 0.0
+    stalled: float = 0.0
+    running: dict[Request, tuple[float, Sample]] = field(default_factory=dict[Request, "tuple[float, Sample]"])
+    ends: list[tuple[float, Request]] = field(default_factory=list["tuple[float, Request]"])
+    waiting: deque[tuple[Request, Sample, float]] = field(default_factory=deque["tuple[Request, Sample, float]"])
+    prompts: set[PromptKey] = field(default_factory=set[PromptKey])
+    stamp: int = 0
 
     def advance(self, now: float) -> None:
         elapsed = now - self.now

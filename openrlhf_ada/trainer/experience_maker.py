@@ -14,27 +14,10 @@ from openrlhf_ada.core.advantages import WHITENED
 from openrlhf_ada.rollout.records import SampleTag, TaggedExperience
 from openrlhf_ada.trainer.collapse import surprisal
 from openrlhf_ada.trainer.logprob_gap import LogprobGap, check_gap, logprob_gap
-from openrlhf_ada.trainer.loss_average import info_column, note_group_tokens
 from openrlhf_ada.trainer.skipped_rollouts import hide, show
 
 CRITIC_WEIGHT = "ada_critic_weight"
 """Key in Experience.info: the stratum factor with which the critic's loss weighs a sample, shape (B,)."""
-
-
-class GroupedExperienceMaker(RemoteExperienceMaker):
-    """The host's, which also counts each group's tokens: mode off with --ada_loss prompt-mean."""
-
-    def __init__(self, host: RemoteExperienceMaker) -> None:
-        super().__init__(*_parts(host))
-
-    @torch.no_grad()
-    def compute_advantages_and_returns(self, experiences: list[Any]) -> list[Any]:
-        """The host's advantages and returns; GROUP_TOKENS in each info."""
-        experiences = super().compute_advantages_and_returns(experiences)
-        n = self.args.rollout.n_samples_per_prompt
-        # The host's own groups: n samples in a row.
-        note_group_tokens(experiences, lambda position: position // n)
-        return experiences
 
 
 class AdaptiveExperienceMaker(RemoteExperienceMaker):
@@ -88,7 +71,6 @@ class AdaptiveExperienceMaker(RemoteExperienceMaker):
             else:
                 self._returns(experience, coefficients)
             experience.kl = None
-        note_group_tokens(experiences, lambda position: self._tags[position].key)
         self.group_scale = self._whitening_scale(experiences)
         for experience in experiences:
             experience.advantages = experience.advantages * self.group_scale
@@ -146,7 +128,9 @@ class AdaptiveExperienceMaker(RemoteExperienceMaker):
 
 def critic_weights(experience: Any) -> torch.Tensor:
     """Stratum factors of a training micro-batch, shape (B,)."""
-    return info_column(experience, CRITIC_WEIGHT)
+    values = experience.info[CRITIC_WEIGHT]
+    # OpenRLHF's collation makes a list of scalars of it.
+    return values if isinstance(values, torch.Tensor) else torch.stack(list(values))
 
 
 def _parts(host: RemoteExperienceMaker, *, uses_critic: bool = True) -> tuple[Any, ...]:

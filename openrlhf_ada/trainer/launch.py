@@ -14,8 +14,7 @@ from openrlhf_ada.host.classes import run_training
 from openrlhf_ada.host.ray_session import root_cause
 from openrlhf_ada.platforms.resources import on_this_node
 from openrlhf_ada.reward.pool import limits_of
-from openrlhf_ada.reward.reward_function import Grading
-from openrlhf_ada.reward.shaping import Shaping
+from openrlhf_ada.reward.reward_function import Grading, Shaping
 from openrlhf_ada.trainer.preflight import parse_weights
 
 

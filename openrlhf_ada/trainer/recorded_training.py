@@ -20,8 +20,7 @@ from openrlhf_ada.reward.weighted_sum import LOGGED_AS
 from openrlhf_ada.rollout.engine_restart import EngineWaiter
 from openrlhf_ada.rollout.records import RolloutBatch, StepRecord
 from openrlhf_ada.trainer.collapse import IN_TRAINING, CollapseWatch
-from openrlhf_ada.trainer.experience_maker import CRITIC_WEIGHT, AdaptiveExperienceMaker, GroupedExperienceMaker
-from openrlhf_ada.trainer.loss_average import GROUP_TOKENS
+from openrlhf_ada.trainer.experience_maker import CRITIC_WEIGHT, AdaptiveExperienceMaker
 from openrlhf_ada.trainer.prompt_critic import PromptCritic
 from openrlhf_ada.trainer.recorder import Recorder, emit
 from openrlhf_ada.trainer.step_metrics import first_wave_stats, ledger_metrics, step_metrics, trained_wrong
@@ -50,8 +49,8 @@ _NO_CHOICE = (
 )
 
 _GAP = (
-    "policy and engines differ by {gap.mean:.3g} per token in log-probability (at most {gap.maximum:.3g}), more than "
-    "--ada_logprob_warn {limit:g}"
+    "policy and engines differ by {gap.mean:.3g} per token in log-probability (at most {gap.maximum:.3g}), a tenth of "
+    "--ada_logprob_stop {limit:g} or more"
 )
 
 _ENDS_AT_ONCE = 0.5
@@ -100,8 +99,6 @@ class RecordedTraining(HostTrainer):
             self.experience_maker: Any = AdaptiveExperienceMaker(
                 self.experience_maker, uses_critic=not self.settings.own_critic
             )
-        elif self.settings.loss == "prompt-mean":
-            self.experience_maker = GroupedExperienceMaker(self.experience_maker)
         if self.settings.reads_critic:
             self.prompt_critic = PromptCritic(self.critic_model_group, self.args)
         if self.is_adaptive and not self.best_eval_metric_key:
@@ -152,7 +149,6 @@ class RecordedTraining(HostTrainer):
         train = self.train_step_without_critic if self.settings.own_critic else super().train_step
         status, next_step = train(rollout_samples, global_step)
         # Only the policy needs it; it is not a figure.
-        status.pop(GROUP_TOKENS, None)
         if self.is_adaptive:
             status = self._with_ada_metrics(status, global_step) | critic_status
             self._note_critic_use(status)
@@ -224,8 +220,8 @@ class RecordedTraining(HostTrainer):
         gap = self.experience_maker.gap
         if gap is None:
             return {}
-        if gap.mean > self.settings.logprob_warn:
-            self.recorder.note(_GAP.format(gap=gap, limit=self.settings.logprob_warn))
+        if gap.mean > self.settings.logprob_stop / 10:
+            self.recorder.note(_GAP.format(gap=gap, limit=self.settings.logprob_stop))
         if gap.ends_at_once > _ENDS_AT_ONCE:
             self.recorder.note(_FINISHED.format(share=gap.ends_at_once))
         return gap.metrics()

@@ -10,7 +10,6 @@ from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
 from openrlhf_ada.config.batch_rules import batch_plan
 from openrlhf_ada.config.choosing import check_candidates, make_chooser
-from openrlhf_ada.config.defaults import QUANTILE_STEPS
 from openrlhf_ada.config.host_values import scored_by_model
 from openrlhf_ada.config.settings import Settings, make_policy
 from openrlhf_ada.core.score_threshold import ScoreThreshold
@@ -66,7 +65,7 @@ def score_threshold(settings: Settings) -> ScoreThreshold | None:
         return None
     if s.positive_threshold is None:
         raise ValueError("raw scores need --ada_positive_threshold")
-    return ScoreThreshold(s.positive_threshold, s.positive_quantile, s.quantile_steps or QUANTILE_STEPS)
+    return ScoreThreshold(s.positive_threshold, s.positive_quantile)
 
 
 def known_counts(host: SamplesGenerator) -> tuple[list[int], list[int]]:

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 
-from openrlhf_ada.config.defaults import FULL_MARKS
 from openrlhf_ada.config.host_values import scored_by_model
 from openrlhf_ada.config.preset_flags import is_given
-from openrlhf_ada.config.presets import OLD_NAMES
-from openrlhf_ada.config.schema import MATCHED, AdaConfig
+from openrlhf_ada.config.run_flags import FULL_MARKS
+from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.config.settings import Settings, resolve
 from openrlhf_ada.reward.names import split_names
 from openrlhf_ada.reward.reward_function import MIXED, RIGHT_OR_WRONG, default_threshold, name_of
@@ -19,9 +18,6 @@ from openrlhf_ada.reward.reward_function import MIXED, RIGHT_OR_WRONG, default_t
 def settings_of(args: SimpleNamespace, argv: Sequence[str]) -> Settings:
     """Of parsed flags and their command line; raises ConfigError. This is the one place where flags are resolved."""
     given = AdaConfig(**vars(args.ada))
-    matched = given.objective.removeprefix(MATCHED)
-    if matched in OLD_NAMES:
-        given = replace(given, objective=MATCHED + OLD_NAMES[matched])
     # A method's threshold is for scores in [0, 1], unless the method says itself that they are raw.
     raw_by_method = _is_raw(given) and not any(
         is_given(f"ada.{name}", argv) for name in ("scores", "positive_quantile")

@@ -109,7 +109,6 @@ def test_own_losses_divide_by_totals_of_all_processes(found: dict[str, list[dict
     mean = found[f"{kind}, ZeRO 2, token-mean"][0]["grad_norm"]
     ratio = sum(LENGTHS) / (len(LENGTHS) * CONSTANT)
     assert found[f"{kind}, sequence-constant"][0]["grad_norm"] == pytest.approx(ratio * mean, rel=1e-4)
-    assert found[f"{kind}, prompt-mean"][0]["grad_norm"] != pytest.approx(mean, rel=0.01)
 
 
 @pytest.mark.slow

@@ -17,7 +17,6 @@ from deepspeed.runtime.engine import DeepSpeedEngine
 
 import openrlhf_ada
 from openrlhf_ada.config.host_rules import POLICY_LOSSES
-from openrlhf_ada.config.host_values import SCHEDULERS
 from openrlhf_ada.host.checkpoints import POLICY, latest_tag, name_latest
 from openrlhf_ada.host.parser import TRAIN_MODULE, _main_block, host_root
 from openrlhf_ada.host.sharding import ComputedParameter
@@ -464,23 +463,3 @@ def test_config_module_is_light(host_source: Any) -> None:
         n for n in ast.walk(host_source.module("utils/config.py")) if isinstance(n, ast.Import | ast.ImportFrom)
     ]
     assert [ast.unparse(n) for n in imports] == ["from types import SimpleNamespace"]
-
-
-def test_schedulers_are_those_that_run_with_what_openrlhf_gives() -> None:
-    """Others of transformers need an argument or a metric of their own."""
-    # pyright: ignore
-    from transformers.optimization import get_scheduler
-    from transformers.trainer_utils import SchedulerType
-
-    def runs(name: str) -> bool:
-        optimizer = torch.optim.Adam([torch.zeros(1, requires_grad=True)])
-        own = {"min_lr_rate": 0.1} if name.endswith("with_min_lr") else {}
-        try:
-            scheduler = get_scheduler(name, optimizer, 1, 10, own)
-            optimizer.step()
-            scheduler.step()
-        except TypeError:
-            return False
-        return True
-
-    assert {kind.value for kind in SchedulerType if runs(kind.value)} == set(SCHEDULERS)

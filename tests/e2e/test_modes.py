@@ -34,13 +34,13 @@ RATED = {
     "train__micro_batch_size": 8,
     "train__max_epochs": 2,
 }
-CHOSEN = {"ada_candidates": 2, "ada_choice": "std_per_token", "ada_choice_weight": "inverse"}
+CHOSEN = {"ada_candidates": 2, "ada_choice": "vade"}
 BY_VISITS = {"ada_candidates": 2, "ada_choice": "greso", "ada_select": "best_random"}
 
 CASES: dict[str, dict[str, Any]] = {
-    "off, GRPO, async, LoRA": GRPO | ASYNC | LORA | {"ada_loss": "prompt-mean"},
+    "off, GRPO, async, LoRA": GRPO | ASYNC | LORA | {"ada_loss": "sequence-constant"},
     "off, PPO, async": PPO | ASYNC,
-    "seq, GRPO, async, chosen": SEQ | ASYNC | POS | BY_VISITS | {"ada_loss": "prompt-mean"},
+    "seq, GRPO, async, chosen": SEQ | ASYNC | POS | BY_VISITS | {"ada_loss": "sequence-constant"},
     "est, GRPO, two critics": EST | GRPO | OWN_CRITIC | {"critic__num_gpus_per_node": 2},
     "est, PPO": EST | PPO | {"ada_estimator": "critic", "ada_trust_steps": 1},
     "est, GRPO, two rounds": EST | GRPO | TWO_ROUNDS,

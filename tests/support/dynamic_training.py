@@ -47,7 +47,7 @@ ZEROS: dict[str, tuple[str, int, str, int, dict[str, Any]]] = {
     "fixed, ZeRO 2": ("fixed", 2, "token-mean", len(LENGTHS), {}),
     "fixed, ZeRO 3": ("fixed", 3, "seq-mean-token-mean", len(LENGTHS), {}),
     "fixed, two steps": ("fixed", 2, "token-mean", len(LENGTHS) // 2, {}),
-    "dynamic, ZeRO 2": ("dynamic", 2, "token-mean", len(LENGTHS), {"ada_loss": "prompt-mean"}),
+    "dynamic, ZeRO 2": ("dynamic", 2, "token-mean", len(LENGTHS), {"ada_loss": "sequence-constant"}),
     "dynamic, ZeRO 3": ("dynamic", 3, "token-mean", len(LENGTHS), {"max_norm": 0.5}),
     "dynamic, two steps": ("dynamic", 2, "token-mean", len(LENGTHS) // 2, {}),
     "packed, ZeRO 2": ("packed", 2, "token-mean", len(LENGTHS), {}),
@@ -80,7 +80,7 @@ CASES: dict[str, dict[str, Any]] = (
             "batch": len(LENGTHS),
             "ada_loss": ada_loss,
         }
-        for ada_loss, kind in product(("sequence-constant", "prompt-mean"), KINDS)
+        for ada_loss, kind in product(("sequence-constant",), KINDS)
     }
     | {
         f"{zeros}, {rest}": {"kind": kind, "stage": stage, "loss": loss, "batch": batch, "zeros": zeros, **more}

@@ -150,7 +150,7 @@ def test_sampler_that_does_not_look_again_falls_into_the_trap(
     assert hard < 0.5 * uniform[1] and visits < 0.3 * uniform[2], "and hardly looked at"
 
 
-CHOOSING = [METHODS[name] for name in ("choose-8-share-corrected", "choose-8-per-token", "greso", "mopps", "mmr1")]
+CHOOSING = [METHODS[name] for name in ("choose-8-share", "greso", "mopps", "mmr1")]
 """The last of the list below chooses rollouts of each prompt as well."""
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from openrlhf_ada.cli import doctor, train_ppo_ray
 from openrlhf_ada.cli.doctor import input_findings
-from openrlhf_ada.platforms import without_gpu
+from openrlhf_ada.platforms import machine_check, without_gpu
 from openrlhf_ada.platforms.machine_check import ERROR, OK, WARNING, Finding
 from openrlhf_ada.trainer import training_data
 
@@ -107,8 +107,8 @@ def _with(monkeypatch: pytest.MonkeyPatch, *findings: Finding, fails: BaseExcept
             raise fails
 
     for name in ("machine_findings", "gpu_findings", "package_findings"):
-        monkeypatch.setattr(doctor, name, tuple)
-    monkeypatch.setattr(doctor, "ray_findings", check)
+        monkeypatch.setattr(machine_check, name, tuple)
+    monkeypatch.setattr(machine_check, "ray_findings", check)
 
 
 SEEN = (Finding("memory", OK, "64 GiB"), Finding("disk", WARNING, "little room", "Free some"))

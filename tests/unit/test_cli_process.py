@@ -95,7 +95,7 @@ def test_ends_at_once_with_one_line(
 def test_help_shows_both_groups_of_flags(train: Callable[[list[str]], subprocess.CompletedProcess]) -> None:
     done = train(["--help"])
     assert (done.returncode, done.stderr) == (0, "")
-    for part in ("usage: openrlhf-ada train", "Reinforce-Ada", "--ada_mode", "--ada.mode", "--rollout.batch_size"):
+    for part in ("usage: openrlhf-ada train", "Ada-Seq", "--ada_mode", "--rollout.batch_size"):
         assert part in done.stdout
 
 

@@ -11,7 +11,7 @@ from openrlhf_ada.data.files import DataError
 
 
 def test_words_belong_to_the_flag_before_them() -> None:
-    line = shlex.split("math500 /a=b --model x y --quiet --ada.mode=seq --n=1 --kl -0.1 --url= --model z")
+    line = shlex.split("math500 /a=b --model x y --quiet --ada_mode=seq --n=1 --kl -0.1 --url= --model z")
     assert list(words_by_flag(line)) == [
         ("", ["math500", "/a=b"]),
         ("--model", ["x", "y"]),

@@ -29,7 +29,6 @@ COMBINATIONS: list[tuple[str, Flags, str, str]] = [
         (f"n=1 with {estimator}", {N: "1", TRAIN: "2", ESTIMATOR: estimator}, f"{N} is 1", f"{N} 4")
         for estimator in ("group_norm", "dr_grpo", "rloo", "reinforce_baseline")
     ],
-    ("n=1 in mode off", {"--ada_mode": "off", N: "1", ESTIMATOR: "rloo"}, f"{N} is 1", f"{N} 4"),
     ("estimator reinforce", {ESTIMATOR: "reinforce"}, f"{ESTIMATOR} is 'reinforce'", ""),
     ("estimator flash", {ESTIMATOR: "flash_reinforce"}, f"{ESTIMATOR} is 'flash_reinforce'", ""),
     (
@@ -66,12 +65,6 @@ COMBINATIONS: list[tuple[str, Flags, str, str]] = [
         "adapters cannot be merged into 4 bits",
         {"--ds.lora.rank": "8", "--ds.load_in_4bit": ""},
         "--ds.load_in_4bit is True",
-        "",
-    ),
-    (
-        "a run ends before anybody is warned",
-        {"--ada_logprob_warn": "2"},
-        "--ada_logprob_stop is 1.0",
         "",
     ),
     (

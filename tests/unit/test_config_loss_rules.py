@@ -23,7 +23,7 @@ OFF, SEQ = {"--ada_mode": "off"}, {"--ada_mode": "seq", ESTIMATOR: "dr_grpo"}
 EST, PPO = {"--ada_mode": "est", ESTIMATOR: "dr_grpo"}, {"--ada_mode": "seq", ESTIMATOR: "gae"}
 MEANS = {"--actor.loss_agg_mode": "seq-mean-token-mean"}
 GSPO = {"--actor.policy_loss_type": "gspo"}
-CONSTANT, PROMPT = {"--ada_loss": "sequence-constant"}, {"--ada_loss": "prompt-mean"}
+CONSTANT = {"--ada_loss": "sequence-constant"}
 CORRECTIONS = {
     "stratum": SEQ | {"--ada_correction": "stratum", "--ada_objective": "linear"},
     "paper": SEQ | {"--ada_correction": "paper"},
@@ -48,13 +48,6 @@ def test_corrections_refuse_losses_per_sample_length(refusal: Callable[[Flags], 
 
 
 @pytest.mark.parametrize("name", CORRECTIONS)
-def test_corrections_refuse_loss_per_group_tokens(refusal: Callable[[Flags], Exception], name: str) -> None:
-    error = refusal(CORRECTIONS[name] | PROMPT)
-    check_refusal(error, "--ada_loss is 'prompt-mean'", "--ada_loss sequence-")
-    assert "by 0.78 and one of 0.9 by 1.28" in str(error)
-
-
-@pytest.mark.parametrize("name", CORRECTIONS)
 @pytest.mark.parametrize("flags", [{}, CONSTANT, CONSTANT | GSPO], ids=["token-mean", "constant", "GSPO, constant"])
 def test_recommended_flags_are_accepted_without_warning(argv_with: ArgvWith, name: str, flags: Flags) -> None:
     assert warnings_of(argv_with(CORRECTIONS[name] | flags)) == []
@@ -75,32 +68,20 @@ def test_adaptive_mode_without_correction_warns_once(argv_with: ArgvWith, mode: 
     assert "--ada_loss sequence-constant" in line
 
 
-@pytest.mark.parametrize("flags", [{}, CONSTANT, PROMPT, GSPO | CONSTANT, GSPO | PROMPT], ids=" ".join)
+@pytest.mark.parametrize("flags", [{}, CONSTANT, GSPO | CONSTANT], ids=" ".join)
 def test_other_losses_need_no_warning(argv_with: ArgvWith, flags: Flags) -> None:
     assert warnings_of(argv_with(SEQ | flags)) == []
 
 
-@pytest.mark.parametrize("flags", [MEANS, GSPO, CONSTANT, PROMPT], ids=" ".join)
+@pytest.mark.parametrize("flags", [MEANS, GSPO, CONSTANT], ids=" ".join)
 def test_mode_off_takes_every_loss(argv_with: ArgvWith, flags: Flags) -> None:
     assert warnings_of(argv_with(OFF | flags)) == []
 
 
 @pytest.mark.parametrize("mode", [OFF, SEQ], ids=["off", "seq"])
-@pytest.mark.parametrize("flags", [CONSTANT, PROMPT], ids=["constant", "prompt"])
-def test_two_ways_to_average_are_one_too_many(
-    refusal: Callable[[Flags], Exception], mode: Flags, flags: Flags
-) -> None:
+def test_two_ways_to_average_are_one_too_many(refusal: Callable[[Flags], Exception], mode: Flags) -> None:
     head = "--actor.loss_agg_mode is 'seq-mean-token-mean'"
-    check_refusal(refusal(mode | MEANS | flags), head, "")
-
-
-@pytest.mark.parametrize("mode", [OFF, SEQ], ids=["off", "seq"])
-@pytest.mark.parametrize("flags", [{}, PROMPT], ids=["host", "prompt"])
-def test_a_constant_that_nothing_is_divided_by(
-    refusal: Callable[[Flags], Exception], mode: Flags, flags: Flags
-) -> None:
-    error = refusal(mode | flags | {"--ada_loss_length": "512"})
-    check_refusal(error, "--ada_loss_length is 512", "--ada_loss sequence-")
+    check_refusal(refusal(mode | MEANS | CONSTANT), head, "")
 
 
 @pytest.mark.parametrize(

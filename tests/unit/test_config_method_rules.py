@@ -24,7 +24,6 @@ ONE_PROMPT = {"--rollout.batch_size": "1", TRAIN: "4"}
 """The data has three prompts, so two or three candidates are as many as there can be."""
 REFILL = SEQ | {"--ada_unresolved": "refill"}
 VARYING: Flags = {"--ada_select": "all", "--ada_wave": "4", "--actor.lr_scheduler": "constant_with_warmup"}
-POWER = SEQ | {"--ada_objective": "power", "--ada_objective_power": "0.5"}
 
 
 class Case(NamedTuple):
@@ -56,30 +55,6 @@ CASES = [
         {"--ada_max_samples": "4"},
     ),
     Case(
-        "negatives counted by an exit that does not wait for them",
-        {"--ada_exit": "pos", "--ada_k_neg": "2"},
-        "--ada_k_neg is 2",
-        {"--ada_exit": "balance"},
-    ),
-    Case(
-        "positives counted by an exit that waits for nothing",
-        {"--ada_exit": "fixed", "--ada_k_pos": "2"},
-        "--ada_k_pos is 2",
-        {"--ada_k_pos": None},
-    ),
-    Case(
-        "spread without balance",
-        {"--ada_exit": "pos", "--ada_spread": "0.5"},
-        "--ada_spread is 0.5",
-        {"--ada_exit": "balance"},
-    ),
-    Case(
-        "spread in a mode without exits",
-        EST | {"--ada_spread": "0.5"},
-        "--ada_spread is 0.5",
-        {"--ada_mode": "seq"},
-    ),
-    Case(
         "more evidence wanted than the cap allows",
         {"--ada_k_pos": "5", "--ada_k_neg": "4", "--ada_max_samples": "8"},
         "--ada_max_samples is 8",
@@ -104,28 +79,10 @@ CASES = [
         {"--ada_budget": "4", "--ada_select": "all"},
     ),
     Case(
-        "exponent without power",
-        SEQ | {"--ada_objective_power": "0.5"},
-        "--ada_objective_power is 0.5",
-        {"--ada_objective": "power"},
-    ),
-    Case(
-        "power without exponent",
-        POWER | {"--ada_objective_power": None},
-        "--ada_objective_power is None",
-        {"--ada_objective_power": "0.5"},
-    ),
-    Case(
         "weights on advantages that are divided by the group's std",
         {"--ada_correction": "stratum"},
         "--ada_correction is 'stratum'",
         {ESTIMATOR: "dr_grpo"},
-    ),
-    Case(
-        "weights of scores with partial credit",
-        SEQ | {"--ada_spread": "0.5", "--ada_correction": "paper"},
-        "--ada_correction is 'paper'",
-        {"--ada_correction": None},
     ),
     Case(
         "mean of the positives for another objective than log",
@@ -164,12 +121,6 @@ CASES = [
         {"--ada_baseline": "critic"},
     ),
     Case(
-        "unbiased pass rate of scores with partial credit",
-        SEQ | {"--ada_spread": "0.5", "--ada_baseline": "unbiased"},
-        "--ada_baseline is 'unbiased'",
-        {"--ada_baseline": "pool"},
-    ),
-    Case(
         "everything trained where a gate ends most prompts",
         SEQ | {"--ada_select": "all", "--ada_exit": "gate"},
         "--ada_select is 'all'",
@@ -198,12 +149,6 @@ CASES = [
         SEQ | VARYING | {"--train.dynamic_batch_enable": ""},
         "--train.dynamic_batch_enable is True",
         {"--train.dynamic_batch_enable": None},
-    ),
-    Case(
-        "everything trained with a loss by n",
-        SEQ | VARYING | {"--ada_loss": "prompt-mean"},
-        "--ada_loss is 'prompt-mean'",
-        {"--ada_loss": "host"},
     ),
     Case(
         "everything trained of a larger budget",
@@ -248,30 +193,6 @@ CASES = [
         {ESTIMATOR: "dr_grpo"},
     ),
     Case(
-        "a way to choose without candidates",
-        SEQ | {"--ada_choice": "mopps"},
-        "--ada_choice is 'mopps'",
-        {"--ada_candidates": "3"} | ONE_PROMPT,
-    ),
-    Case(
-        "weights of a choice without candidates",
-        EST | {"--ada_candidates": "1", "--ada_choice_weight": "inverse"},
-        "--ada_choice_weight is 'inverse'",
-        {"--ada_choice_weight": None},
-    ),
-    Case(
-        "candidates in mode off",
-        {"--ada_mode": "off", "--ada_candidates": "2"},
-        "--ada_candidates is 2",
-        {"--ada_candidates": None},
-    ),
-    Case(
-        "candidates of scores with partial credit",
-        SEQ | {"--ada_candidates": "2", "--ada_spread": "0.5"},
-        "--ada_candidates is 2",
-        {"--ada_spread": None} | ONE_PROMPT,
-    ),
-    Case(
         "candidates of raw scores",
         EST | {"--ada_candidates": "2", "--ada_scores": "raw", "--ada_positive_threshold": "1.5"},
         "--ada_candidates is 2",
@@ -306,12 +227,6 @@ CASES = [
         SEQ | {"--ada_baseline": "none", "--ada_scores": "raw", "--ada_positive_threshold": "1.5"},
         "--ada_baseline is 'none'",
         {"--ada_baseline": "pool"},
-    ),
-    Case(
-        "limit on nothing",
-        SEQ | {"--ada_refill_limit": "3"},
-        "--ada_refill_limit is 3",
-        {"--ada_unresolved": "refill"},
     ),
     Case(
         "replacing where everything drawn is trained",

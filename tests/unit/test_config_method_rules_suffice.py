@@ -27,8 +27,8 @@ N, PROMPTS = 2, 5
 
 SIZES: dict[str, list[dict[str, Any]]] = {
     "seq": [
-        {"exit": exit_rule, "wave": 2, "max_samples": cap, "spread": spread}
-        for exit_rule, cap, spread in itertools.product(("pos", "balance", "fixed"), (2, 4), (None, 0.3))
+        {"exit": exit_rule, "wave": 2, "max_samples": cap}
+        for exit_rule, cap in itertools.product(("pos", "balance", "fixed"), (2, 4))
     ]
     + [{"exit": "gate", "pilot": pilot, "max_samples": 4} for pilot in (2, 3)]
     + [{"exit": "balance", "wave": 2, "max_samples": 4, "candidates": 2}],
@@ -58,16 +58,15 @@ def accepted(mode: str, advantage: str) -> Iterator[Settings]:
         yield settings
 
 
-def outcomes(settings: Settings, rng: np.random.Generator) -> Mapping[int, list[float]]:
-    """Answers of every prompt: all wrong, all right, then mixed; partial credit where a spread is asked for."""
-    values = [0.0, 1.0] if settings.spread is None else [0.0, 0.25, 0.4, 0.75, 1.0]
-    mixed = {key: rng.choice(values, size=12).tolist() for key in range(2, PROMPTS)}
+def outcomes(rng: np.random.Generator) -> Mapping[int, list[float]]:
+    """Answers of every prompt: all wrong, all right, then mixed, with partial credit."""
+    mixed = {key: rng.choice([0.0, 0.25, 0.4, 0.75, 1.0], size=12).tolist() for key in range(2, PROMPTS)}
     return {0: [0.0] * 12, 1: [1.0] * 12, **mixed}
 
 
 def train_a_step(settings: Settings, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    answers = outcomes(settings, rng)
+    answers = outcomes(rng)
     policy = make_policy(settings)
     pools = [PromptPool(key, row=key) for key in answers]
     for pool in pools:

@@ -19,18 +19,19 @@ EST = {"--ada_mode": "est", "--algo.advantage.estimator": "dr_grpo"}
 WITH_EFFECT: list[Flags] = [
     OFF,
     OFF | {"--ada_log_texts": "1", "--ada_eval_ends": "", "--eval.dataset": "org/heldout", "--verbose": ""},
-    OFF | {"--trust_remote_code": "", "--ada_verify_sync": "always", "--ada_loss": "prompt-mean"},
+    OFF | {"--trust_remote_code": "", "--ada_verify_sync": "always"},
+    OFF | {"--ada_loss": "sequence-constant", "--ada_loss_length": "9"},
     SEQ,
     SEQ | {"--ada_wave": "4", "--ada_exit": "pos", "--ada_k_pos": "2", "--ada_max_samples": "12"},
     SEQ | {"--ada_exit": "fixed", "--ada_select": "max_variance", "--ada_positive_threshold": "0.25"},
     SEQ | {"--ada_correction": "stratum", "--ada_objective": "sqrt", "--ada_floor": "0.1"},
-    SEQ | {"--ada_baseline": "estimator", "--ada_half_life": "9", "--ada_prior_mean": "0.2"},
+    SEQ | {"--ada_baseline": "estimator", "--ada_half_life": "9"},
     SEQ | {"--ada_baseline": "critic", "--ada_trust_steps": "9"},
     SEQ | {"--ada_unresolved": "refill", "--ada_refill_limit": "1"},
     EST,
-    EST | {"--ada_allocation": "inverse", "--ada_floor": "0.1", "--ada_give_up": "9", "--ada_prior_strength": "1"},
+    EST | {"--ada_allocation": "inverse", "--ada_floor": "0.1", "--ada_give_up": "9"},
     EST | {"--ada_budget": "6", "--ada_min_samples": "5", "--ada_max_samples": "7"},
-    EST | {"--ada_estimator": "critic", "--ada_trust_steps": "9"},
+    EST | {"--ada_estimator": "critic"},
 ]
 
 WITHOUT_EFFECT: list[tuple[Flags, Flags, str]] = [
@@ -46,19 +47,23 @@ WITHOUT_EFFECT: list[tuple[Flags, Flags, str]] = [
     (EST, {"--ada_exit": "pos", "--ada_wave": "4", "--ada_k_pos": "2"}, "--ada_mode"),
     (
         SEQ,
-        {
-            "--ada_estimator": "critic",
-            "--ada_half_life": "9",
-            "--ada_prior_mean": "0.2",
-            "--ada_prior_strength": "1",
-        },
+        {"--ada_estimator": "critic", "--ada_half_life": "9"},
         "--ada_baseline estimator",
     ),
     (EST, {"--ada_trust_steps": "9"}, "--ada_estimator critic"),
     (SEQ, {"--ada_objective": "sqrt"}, "--ada_correction none"),
-    (SEQ, {"--ada_objective": "power", "--ada_objective_power": "0.5"}, "--ada_correction none"),
     (SEQ, {"--ada_floor": "0.1"}, "pass rate"),
     (SEQ | {"--ada_exit": "fixed"}, {"--ada_wave": "4"}, "exit fixed"),
+    (SEQ | {"--ada_exit": "pos"}, {"--ada_k_neg": "2"}, "--ada_exit pos"),
+    (SEQ | {"--ada_exit": "fixed"}, {"--ada_k_pos": "2"}, "--ada_exit fixed"),
+    (SEQ, {"--ada_pilot": "4"}, "--ada_exit gate"),
+    (SEQ, {"--ada_gate_low": "0.2", "--ada_gate_high": "0.5"}, "--ada_exit is balance"),
+    (SEQ, {"--ada_refill_limit": "3"}, "--ada_unresolved is keep"),
+    (SEQ, {"--ada_loss_length": "3"}, "--ada_loss is host"),
+    (SEQ, {"--ada_choice": "mopps"}, "--ada_candidates"),
+    (OFF, {"--ada_candidates": "2"}, "--ada_mode is off"),
+    (SEQ, {"--ada_baseline_rounding": "0.2"}, "--ada_baseline pool"),
+    (SEQ | {"--ada_scheduler": "waves"}, {"--ada_speculation": "3"}, "--ada_scheduler is waves"),
 ]
 
 

@@ -51,7 +51,6 @@ REFUSED: list[tuple[str, Flags, str, str]] = [
     ("quantile 0", RAW | {QUANTILE: "0"}, f"{QUANTILE} is 0.0", ""),
     ("quantile 1", RAW | {QUANTILE: "1"}, f"{QUANTILE} is 1.0", ""),
     ("quantile of unit scores", {SCORES: "unit", QUANTILE: "0.5"}, f"{QUANTILE} is 0.5", ""),
-    ("window without quantile", {"--ada_quantile_steps": "5"}, "--ada_quantile_steps is 5", QUANTILE),
     *[
         (
             f"quantile with {name}",
@@ -75,12 +74,6 @@ REFUSED: list[tuple[str, Flags, str, str]] = [
         {URL: "code", "--ada_code_imports": "numpy,no_such_module"},
         "--ada_code_imports is 'numpy,no_such_module'",
         "",
-    ),
-    (
-        "spread",
-        RAW | {"--ada_spread": "0.5"},
-        "--ada_spread is 0.5",
-        "--ada_spread out",
     ),
     ("known counts", RAW | {"--ada_known_counts": ""}, "--ada_known_counts is True", ""),
     (
@@ -110,12 +103,6 @@ REFUSED: list[tuple[str, Flags, str, str]] = [
         "",
     ),
     (
-        "evaluation",
-        BY_MODEL | {"--eval.dataset": "held_out.jsonl"},
-        "--eval.dataset is 'held_out.jsonl'",
-        "",
-    ),
-    (
         "processes in groups",
         BY_MODEL
         | {
@@ -139,7 +126,7 @@ def test_combination_is_refused(refusal: Callable[[Flags], Exception], changes: 
     [
         BY_MODEL,
         BY_MODEL | PPO,
-        BY_MODEL | {QUANTILE: "0.7", "--ada_quantile_steps": "3"},
+        BY_MODEL | {QUANTILE: "0.7"},
         BY_MODEL | {THRESHOLD: "-4.5", "--ada_mode": "est"},
         BY_MODEL | {"--train.async_enable": ""},
         BY_MODEL | {"--train.async_enable": "", "--train.colocate_critic_reward": ""},  # without a critic

@@ -36,12 +36,6 @@ REFUSED: list[tuple[str, Flags, str, str]] = [
         "",
     ),
     ("routers", SKIP | {"--actor.aux_loss_coef": "0.1"}, "--actor.aux_loss_coef is 0.1", ""),
-    (
-        "own mean",
-        {"--ada_baseline": "pool", "--ada_baseline_rounding": "0.3"},
-        "--ada_baseline_rounding is 0.3",
-        "--ada_baseline estimator",
-    ),
     ("beyond half", ROUNDED | {"--ada_baseline_rounding": "0.6"}, "--ada_baseline_rounding is 0.6", ""),
 ]
 
@@ -59,7 +53,7 @@ def test_refused(refusal: Callable[[Flags], Exception], flags: Flags, head: str,
         SKIP | DR_GRPO | {"--ada_baseline": "blend", "--ada_baseline_rounding": "0.5"},
         SKIP | DR_GRPO | {"--ada_mode": "est", "--ada_baseline_rounding": "0.2"},
         SKIP | {"--train.async_enable": ""},
-        SKIP | {"--ada_loss": "prompt-mean"},
+        SKIP | {"--ada_loss": "sequence-constant"},
     ],
 )
 def test_accepted(argv_with: Callable[[Flags], list[str]], flags: Flags) -> None:

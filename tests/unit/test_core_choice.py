@@ -33,7 +33,7 @@ class Known:
 
 
 def chooser_of(num_rows: int, candidates: int, seed: int, *rates: Any, **options: Any) -> PromptChooser:
-    visits = VisitHistory(threshold=0.5, half_life=50.0, strength=2.0) if candidates > 1 else None
+    visits = VisitHistory(0.5) if candidates > 1 else None
     return PromptChooser(num_rows, candidates, np.random.default_rng(seed), *(rates or (None,)), visits, **options)
 
 
@@ -93,21 +93,6 @@ class Scripted:
         return self.number
 
 
-@pytest.mark.parametrize("name", CHOICES)
-def test_inverse_weights_average_to_one(name: str) -> None:
-    """Chance x weight = 1 / C for every candidate: a sum over chosen prompts has the mean of all of them."""
-    rates = np.linspace(0.0, 1.0, 12)
-    chooser = chooser_of(12, 4, 0, Known(rates), value=name, inverse=True)
-    seen: dict[int, Choice] = {}
-    while len(seen) < 12:
-        for choice in chooser.take(3):
-            seen[choice.row] = choice
-    assert all(choice.chance * choice.weight == pytest.approx(1 / 4) for choice in seen.values())
-    assert sum(choice.chance for choice in seen.values()) == pytest.approx(3)
-    plain = chooser_of(12, 4, 0, Known(rates), value=name)
-    assert {choice.weight for choice in plain.take(3)} == {1.0}
-
-
 # -- the queue --------------------------------------------------------------------------------------------------------
 
 
@@ -143,11 +128,11 @@ def test_avoided_rows_keep_their_place() -> None:
 
 
 def test_fewer_candidates_where_few_are_left() -> None:
-    """3 rows are not avoided, and 2 of them are taken: a mean chance of 2/3, not 1/4, and the weights know."""
-    chooser = chooser_of(8, 4, 0, Known(np.full(8, 0.5)), inverse=True)
+    """3 rows are not avoided, and 2 of them are taken: a mean chance of 2/3, not 1/4."""
+    chooser = chooser_of(8, 4, 0, Known(np.full(8, 0.5)))
     chosen = chooser.take(2, avoid=range(5))
     assert set(rows_of(chosen)) < {5, 6, 7}
-    assert [(c.chance, c.weight) for c in chosen] == [pytest.approx((2 / 3, 1.0))] * 2
+    assert [c.chance for c in chosen] == pytest.approx([2 / 3] * 2)
     with pytest.raises(ValueError, match=r"\b4 prompts\b.*\b3 of 8\b"):
         chooser.take(4, avoid=range(5))
 
@@ -167,7 +152,7 @@ def test_mixed_prompts_are_taken_as_often_as_their_value_says() -> None:
 def test_figures_of_a_step() -> None:
     chooser = chooser_of(4, 1, 0)
     first = rows_of(chooser.take(2))
-    rest = {"ada/choice_chance": 1.0, "ada/choice_length": 1.0}
+    rest = {"ada/choice_chance": 1.0}
     assert chooser.end_step([]) == {"ada/coverage": 0.5, "ada/prompt_age": 0.5, "ada/prompt_age_max": 1.0} | rest
     assert not set(first) & set(rows_of(chooser.take(2)))
     assert chooser.end_step([]) == {"ada/coverage": 1.0, "ada/prompt_age": 0.5, "ada/prompt_age_max": 1.0} | rest
@@ -288,14 +273,6 @@ def test_no_prompt_waits_much_longer_than_20_epochs(candidates: int, hopeless: f
 def test_chance_alone_would_let_some_wait_much_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice_module, "MOST_EPOCHS", 1e9)
     assert longest_wait(4, 0.1) > 30
-
-
-def test_a_prompt_that_is_overdue_counts_no_more_than_others_with_inverse_weights() -> None:
-    """It is certain, so its weight is the smallest."""
-    chooser = chooser_of(8, 4, 0, counts(), inverse=True)
-    chooser.load_state_dict(chooser.state_dict() | {"step": 100, "sampled_at": [0] + [100] * 7})
-    (overdue,) = [choice for choice in chooser.take(2) if choice.row == 0]
-    assert (overdue.chance, overdue.weight) == (1.0, 2 / 8)
 
 
 def test_prompts_that_become_learnable_late_are_learned() -> None:

@@ -51,10 +51,6 @@ def achieved(policy: Sequential, p: float, predicted: float | None = None) -> fl
     return expected_weight(policy.plan, p, weight)
 
 
-def objective(name: str) -> Objective:
-    return Objective(name, 0.3 if name == "power" else None)
-
-
 # -- the published builders ---------------------------------------------------------------------------------------
 
 SHIPPED = {  # p: pos E[N], E[pool mean], f'; balance E[N], E[pool mean], f', f' with 1/p (peers' table of the code)
@@ -114,7 +110,7 @@ def test_uniform_is_linear_and_own_mean_costs_one_in_n() -> None:
 @pytest.mark.parametrize(("wave", "cap", "n"), SIZES)
 def test_stratum_is_exact_for_every_objective(name: str, exit_name: str, wave: int, cap: int, n: int) -> None:
     """With the share of positives free of stopping bias and f' taken at a pass rate known before sampling."""
-    f = objective(name)
+    f = Objective(name)
     policy = sequential(
         *EXITS[exit_name], n=n, wave=wave, cap=cap, baseline="estimator", correction="stratum", objective=f
     )
@@ -182,7 +178,7 @@ def test_every_combination_has_its_formulas_weight(exit_name: str, baseline: str
             continue
         policy = sequential(
             *EXITS[exit_name], n=n, wave=wave, cap=cap, baseline=baseline, correction=correction,
-            objective=objective(name), floor=0.01,
+            objective=Objective(name), floor=0.01,
         )  # fmt: skip
         for p in (0.05, 0.5, 0.9):
             weight = partial(by_formula, policy, p, predicted)
@@ -228,9 +224,9 @@ def test_training_all_samples_weighs_prompts_by_count(drawn: int) -> None:
 def test_stratum_takes_the_allocations_weight_out_again(name: str, drawn: int) -> None:
     for p in RATES:
         weight = estimated_weight(
-            p, drawn, 8, p, baseline="estimator", correction="stratum", objective=objective(name)
+            p, drawn, 8, p, baseline="estimator", correction="stratum", objective=Objective(name)
         )
-        assert weight == pytest.approx(objective(name).weight(p), rel=1e-9)
+        assert weight == pytest.approx(Objective(name).weight(p), rel=1e-9)
 
 
 def test_hybrid_splits_weight_into_number_and_gradient() -> None:
@@ -287,7 +283,7 @@ def test_strata_even_out_prompt_weights_in_ppo(p: float, plain: float, with_stra
 def test_stratum_makes_ppo_exact(exit_name: str, name: str) -> None:
     """The policy's weight is f' at the prediction, and the critic's weighted target is the pass rate itself."""
     policy = sequential(
-        *EXITS[exit_name], n=4, wave=8, cap=32, estimator="gae", correction="stratum", objective=objective(name)
+        *EXITS[exit_name], n=4, wave=8, cap=32, estimator="gae", correction="stratum", objective=Objective(name)
     )
 
     def target(p: float, drawn: int, positives: int) -> float:
@@ -296,7 +292,7 @@ def test_stratum_makes_ppo_exact(exit_name: str, name: str) -> None:
 
     for p in RATES:
         achieved_weight = ppo_weight(policy, p, weighted=True, predicted=p)
-        assert achieved_weight == pytest.approx(objective(name).weight(p), rel=1e-9)
+        assert achieved_weight == pytest.approx(Objective(name).weight(p), rel=1e-9)
         assert expected_weight(policy.plan, p, partial(target, p)) == pytest.approx(p, abs=1e-9)
 
 

@@ -9,7 +9,6 @@ import pytest
 from cases import pool_of, sequential
 
 from openrlhf_ada.core.policies import Close, Draw, Sequential
-from openrlhf_ada.core.stopping import ExitRule
 from openrlhf_ada.core.types import PromptPool, Sample
 
 
@@ -98,24 +97,3 @@ def test_fixed_draws_the_cap_at_once() -> None:
     policy = sequential(0, 0, n=4, wave=8, cap=12)
     assert sample_until_closed(policy, [1, 0] * 6) == [12]
     assert sample_until_closed(policy, [0] * 12) == [12]
-
-
-def test_spread_counts_the_best_against_the_worst() -> None:
-    """Two scores must exceed two others by half; partial credit that lies close together ends nothing."""
-    rule = ExitRule(2, 2, threshold=0.5, spread=0.5)
-    assert not rule.is_met(pool_of([0.4, 0.5, 0.6, 0.7]))
-    assert not rule.is_met(pool_of([0.0, 0.1, 0.2, 0.9])), "one good answer is not two"
-    assert rule.is_met(pool_of([0.1, 0.2, 0.7, 0.9]))
-    assert not rule.is_met(pool_of([0.0, 0.1, 0.9]))
-
-
-def test_spread_is_not_lost_to_rounding() -> None:
-    assert ExitRule(1, 1, 0.5, spread=0.3).is_met(pool_of([0.1 + 0.2, 0.6]))
-
-
-def test_spread_and_counts_agree_for_scores_0_and_1() -> None:
-    for k_pos, k_neg in itertools.product((1, 2), repeat=2):
-        counted, spread = ExitRule(k_pos, k_neg, 0.5), ExitRule(k_pos, k_neg, 0.5, spread=0.5)
-        for size in range(1, 7):
-            for outcomes in itertools.product((0, 1), repeat=size):
-                assert counted.is_met(pool_of(outcomes)) == spread.is_met(pool_of(outcomes))

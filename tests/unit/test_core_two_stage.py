@@ -104,7 +104,7 @@ def test_shares_of_the_second_round_spend_the_budget() -> None:
 @pytest.mark.parametrize("flags", [{}, {"baseline": "loo"}, {"correction": "stratum", "baseline": "none"}])
 def test_enumerated_weight_is_that_of_a_large_batch(flags: dict[str, Any]) -> None:
     policy = hora(**flags | ({"objective": "linear"} if "correction" in flags else {}))
-    copies = 2000
+    copies = 400
     rates = np.repeat(RATES, copies)
     (step,) = simulate(policy, iter([list(range(len(rates)))]), lambda _, rows: rates[rows], 1)
     weights = np.array(

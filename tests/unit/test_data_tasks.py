@@ -9,8 +9,7 @@ import pytest
 
 from openrlhf_ada.data.files import DataError
 from openrlhf_ada.data.problems import Source, load_problems
-from openrlhf_ada.reward.reasoning import SOLVER, from_label, import_reasoning_gym
-from openrlhf_ada.reward.reasoning_answers import grade
+from openrlhf_ada.reward.reasoning_answers import SOLVER, from_label, grade, import_reasoning_gym
 
 
 def has_solver() -> bool:

@@ -11,7 +11,7 @@ import pytest
 
 from openrlhf_ada.demo.arithmetic import LEVELS, SHOTS, write_demo_data
 from openrlhf_ada.reward.arithmetic import parse_answer
-from openrlhf_ada.reward.reasoning import import_reasoning_gym
+from openrlhf_ada.reward.reasoning_answers import import_reasoning_gym
 
 Rows = list[dict[str, str]]
 

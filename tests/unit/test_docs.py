@@ -34,7 +34,7 @@ from openrlhf_ada.cli import doctor, init
 from openrlhf_ada.cli.config_file import expanded
 from openrlhf_ada.cli.train_ppo_ray import parse
 from openrlhf_ada.cli.verbs import VERBS
-from openrlhf_ada.config.flags import ConfigError, check_choice
+from openrlhf_ada.config.flags import ConfigError, check_value
 from openrlhf_ada.config.installed import SETUP_FOR_GPUS
 from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.platforms.resources import required_slots
@@ -297,7 +297,7 @@ def takes(action: argparse.Action, value: str) -> bool:
         read_value = read(value)
         for field in fields(AdaConfig):
             if action.dest == f"ada.{field.name}":
-                check_choice(field, read_value)
+                check_value(field, read_value, f"--ada_{field.name}")
     except (ValueError, ConfigError, argparse.ArgumentTypeError):
         return False
     return action.choices is None or read_value in action.choices
@@ -316,7 +316,8 @@ def theirs(path: Path) -> set[str]:
 @every_document
 def test_flags_that_are_named_exist_and_take_their_values(path: Path) -> None:
     for span in spans(path.read_text(encoding="utf-8")):
-        if span.startswith("--") and span not in theirs(path):
+        # What is generated from the parsers has their words for values.
+        if span.startswith("--") and span not in theirs(path) and path.name != "flags.md":
             try:
                 check_flags_of(span)
             except AssertionError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -22,15 +23,15 @@ def row(problem: str, index: int, score: float | None = 1.0) -> AnswerRow:
 
 
 def test_saved_answers_survive_a_crash(tmp_path: Path) -> None:
-    with AnswerFile(tmp_path, SETTINGS) as file:
+    with closing(AnswerFile(tmp_path, SETTINGS)) as file:
         file.add(row("a", 0))
         file.add(row("b", 1))
     path = tmp_path / ANSWERS_FILE
     path.write_bytes(path.read_bytes() + b'{"problem": "a", "ind')
-    with AnswerFile(tmp_path, SETTINGS) as file:
+    with closing(AnswerFile(tmp_path, SETTINGS)) as file:
         assert file.missing(["a", "b"], 2) == [("a", 1), ("b", 0)]
         file.add(row("a", 1))
-    with AnswerFile(tmp_path, SETTINGS) as file:
+    with closing(AnswerFile(tmp_path, SETTINGS)) as file:
         assert [(r.problem, r.index) for r in file.rows] == [("a", 0), ("b", 1), ("a", 1)]
         assert file.missing(["a"], 3) == [("a", 2)]
 
@@ -42,10 +43,10 @@ def test_answers_with_other_settings_are_refused(tmp_path: Path) -> None:
 
 
 def test_an_answer_without_a_score_is_asked_for_again(tmp_path: Path) -> None:
-    with AnswerFile(tmp_path, SETTINGS) as file:
+    with closing(AnswerFile(tmp_path, SETTINGS)) as file:
         file.add(row("a", 0, None))
         file.add(row("a", 1))
-    with AnswerFile(tmp_path, SETTINGS) as file:
+    with closing(AnswerFile(tmp_path, SETTINGS)) as file:
         assert file.missing(["a"], 2) == [("a", 0)]
 
 
@@ -65,7 +66,7 @@ def test_an_answer_is_right_above_the_limit(above: float, right: list[bool]) -> 
 
 
 def test_a_row_tells_all_about_its_answer(tmp_path: Path) -> None:
-    with AnswerFile(tmp_path, SETTINGS) as file:
+    with closing(AnswerFile(tmp_path, SETTINGS)) as file:
         file.add(row("a", 0))
     stored = json.loads((tmp_path / ANSWERS_FILE).read_text())
     assert list(stored)[:4] == ["problem", "index", "score", "answer"]

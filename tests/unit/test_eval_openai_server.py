@@ -15,7 +15,7 @@ from openai_stand_in import StandIn, chat, completion, running
 
 from openrlhf_ada.eval import openai_server, served_answers
 from openrlhf_ada.eval.answers import Asked, Sampled
-from openrlhf_ada.eval.openai_server import Endpoint, NoReplyError, OpenAIServer, Reply, ServerError
+from openrlhf_ada.eval.openai_server import NoReplyError, OpenAIServer, Reply, ServerError
 from openrlhf_ada.eval.served_answers import Grader, sample_from_server
 from openrlhf_ada.reward.reward_function import Grading
 
@@ -29,15 +29,14 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(openai_server, "RETRIES", 1)
 
 
-def endpoint(url: str, **changes: Any) -> Endpoint:
-    return replace(Endpoint(url, "toy", False, "", "OPENAI_API_KEY", 30.0), **changes)
+def server_of(url: str, notes: list[str], **changes: Any) -> OpenAIServer:
+    server = OpenAIServer(url, "toy", False, "", "OPENAI_API_KEY", 30.0, dict(PARAMETERS), notes.append)
+    return replace(server, **changes)
 
 
 def ask(stand_in: StandIn, notes: list[str] | None = None, prompt: Any = "1+1=", **changes: Any) -> Reply:
     async def once() -> Reply:
-        server = OpenAIServer(
-            endpoint(stand_in.url, **changes), PARAMETERS, (notes if notes is not None else []).append
-        )
+        server = server_of(stand_in.url, notes if notes is not None else [], **changes)
         async with server:
             await server.check()
             return await server.reply(prompt, seed=(1 << 62) + 5)
@@ -202,7 +201,7 @@ def sample(
     def keep(asked: Asked, sampled: Sampled) -> None:
         found[asked.problem, asked.index] = sampled
 
-    server = OpenAIServer(endpoint(stand_in.url), PARAMETERS, lambda text: None)
+    server = server_of(stand_in.url, [])
     with Grader(reward, Grading(workers=1), 5.0) as grader:
         sample_from_server(asked, server, grader, seed=0, concurrency=concurrency, on_answer=keep)
     return found

@@ -22,7 +22,7 @@ from openrlhf_ada.trainer.preflight import check_without_files
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "examples" / "scripts"
-TRAINING = sorted(path.name for path in SCRIPTS.glob("*.s*") if path.name.startswith(("train_", "reproduce_")))
+TRAINING = sorted(path.name for path in SCRIPTS.glob("*.s*") if path.name.startswith(("train_", "reproduce")))
 
 COMMON = (SCRIPTS / "common.sh").read_text()
 
@@ -95,8 +95,8 @@ def test_steps_are_steps(script: str, device: str) -> None:
         ("train_grpo.sh", {"GPUS": "0"}, "GPUS is 0"),
         ("train_grpo.sh", {"GPUS": "2", "TP": "4"}, "GPUS is 2 and TP is 4"),
         ("train_ada_async.sh", {"GPUS": "1"}, "GPUS is 1"),
-        ("reproduce_qwen3_4b.sh", {"BATCH": "64"}, "BATCH is 64 and GROUP is 4: the setting has 512"),
-        ("reproduce_qwen3_4b.sh", {"GROUP": "8"}, "GROUP is 8: the setting has"),
+        ("reproduce.sh", {"BATCH": "64"}, "BATCH is 64 and GROUP is 4: the setting has 512"),
+        ("reproduce.sh", {"GROUP": "8"}, "GROUP is 8: the setting has"),
         ("train_grpo.sh", {"STEPS": "3", "EPISODES": "2"}, "STEPS is 3 and EPISODES is 2"),
         ("train_grpo.sh", {"STEPS": "abc"}, "STEPS is abc: expected a whole number"),
         ("train_slurm.sbatch", {"SCRIPT": "train_multinode.sh"}, "inside a Slurm job nothing is submitted"),
@@ -123,7 +123,7 @@ def test_script_works_through_a_link_and_finds_its_environment(tmp_path: Path) -
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("device", ["gpu", "cpu"])
 def test_every_published_setting_can_be_had(device: str, method: str) -> None:
-    args = parsed(dry_run("reproduce_qwen3_4b.sh", METHOD=method, DEVICE=device))
+    args = parsed(dry_run("reproduce.sh", METHOD=method, DEVICE=device))
     assert args.ada.method == method
     assert args.rollout.n_samples_per_prompt == METHODS[method].flags["rollout.n_samples_per_prompt"]
 
@@ -169,7 +169,7 @@ def test_a_model_of_ones_own_keeps_nothing_of_the_toy(script: str) -> None:
 
 def test_sizes_of_ones_own_model_can_be_lowered_on_a_cpu() -> None:
     mine = {"MODEL": "/models/mine", "DATA": "/data.jsonl", "DEVICE": "cpu", "BATCH": "4", "MAX_NEW_TOKENS": "64"}
-    for script in ("train_ada_seq_balance.sh", "reproduce_qwen3_4b.sh"):
+    for script in ("train_ada_seq_balance.sh", "reproduce.sh"):
         args = parsed(dry_run(script, STEPS="2", **mine))
         assert (args.rollout.batch_size, args.rollout.max_new_tokens, args.train.batch_size) == (4, 64, 16)
         assert args.actor.adam.lr == 1e-6
@@ -242,7 +242,7 @@ def test_the_control_differs_in_sampling_alone(control: str, adaptive: str) -> N
 
 @pytest.mark.parametrize("method", ["reinforce-ada-balance", "reinforce-ada-pos"])
 def test_published_control_differs_in_sampling_alone(method: str) -> None:
-    script, estimator = "reproduce_qwen3_4b.sh", ("--algo.advantage.estimator", "dr_grpo")
+    script, estimator = "reproduce.sh", ("--algo.advantage.estimator", "dr_grpo")
     control = dry_run(script, *estimator, METHOD="grpo", RUN_DIR="/runs/a")
     check_control(control, dry_run(script, METHOD=method, RUN_DIR="/runs/a"))
 
@@ -263,7 +263,7 @@ def flat(flags: SimpleNamespace) -> dict[str, str]:
 def test_published_settings_are_those_of_their_name(caplog: pytest.LogCaptureFixture) -> None:
     """512 prompts a step, mini-batches of 128 prompts x 4, learning rate 1e-6: all from the preset."""
     for method, mode in (("reinforce-ada-pos", "seq"), ("reinforce-ada-est", "est"), ("grpo", "off")):
-        words = dry_run("reproduce_qwen2.5_math_1.5b.sh", METHOD=method)
+        words = dry_run("reproduce.sh", METHOD=method)
         args = parsed(words)
         assert "deviation" not in caplog.text
         given = {f"--{flag}" for flag in METHODS[method].flags} & set(words)

@@ -15,18 +15,18 @@ from adversarial import adversarial_texts
 from openrlhf_ada.reward import reasoning_answers
 from openrlhf_ada.reward.grade import UnusableLabelError
 from openrlhf_ada.reward.pool import GradingLimits
-from openrlhf_ada.reward.reasoning import import_reasoning_gym, to_label
+from openrlhf_ada.reward.reasoning_answers import import_reasoning_gym, to_label
 from openrlhf_ada.reward.reward_function import (
     ARITHMETIC,
     COMBINED,
     Grading,
     NoScoreError,
     PooledReward,
+    Shaping,
     grader_of,
     pooled,
     strip_end_tokens,
 )
-from openrlhf_ada.reward.shaping import Shaping, has_format
 from openrlhf_ada.reward.worker import load_file
 
 
@@ -106,13 +106,13 @@ def test_trailing_special_tokens_are_not_read(text: str, kept: str) -> None:
     ],
 )
 def test_formats(name: str, text: str, has: bool) -> None:
-    assert has_format(text, name) is has
+    assert Shaping(name, 0.5)(text) == 0.5 * has
 
 
 def test_formats_take_linear_time() -> None:
     for text in adversarial_texts(300, seed=1):
         for name in ("boxed", "think", "answer"):
-            has_format(text, name)
+            Shaping(name, 0.5)(text)
 
 
 # -- reasoning-gym ----------------------------------------------------------------------------------------------------

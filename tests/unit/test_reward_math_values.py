@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from openrlhf_ada.reward.mathematics.answers import grade
-from openrlhf_ada.reward.mathematics.values import differ
+from openrlhf_ada.reward.mathematics.expressions import differ
 from openrlhf_ada.reward.pool import GraderPool, GradingLimits
 
 

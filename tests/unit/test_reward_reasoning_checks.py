@@ -12,8 +12,7 @@ import pytest
 
 from openrlhf_ada.reward import reasoning_answers
 from openrlhf_ada.reward.grade import listen
-from openrlhf_ada.reward.reasoning import import_reasoning_gym, to_label
-from openrlhf_ada.reward.reasoning_answers import grade
+from openrlhf_ada.reward.reasoning_answers import grade, import_reasoning_gym, to_label
 from openrlhf_ada.reward.reasoning_checks import EVALUATED_AS_FORMULAS, EVALUATED_AS_LISTS, arithmetic, could_run
 
 GARBAGE = [

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from openrlhf_ada.config.defaults import FULL_MARKS
+from openrlhf_ada.config.run_flags import FULL_MARKS
 from openrlhf_ada.eval.answers import AnswerRow, answered
 from openrlhf_ada.eval.measures import per_problem
 from openrlhf_ada.reward.extraction import VOTING, answer_name, extracted
-from openrlhf_ada.reward.reasoning import import_reasoning_gym, to_label
-from openrlhf_ada.reward.reasoning_answers import grade
+from openrlhf_ada.reward.reasoning_answers import grade, import_reasoning_gym, to_label
 from openrlhf_ada.reward.reward_function import MIXED, NAMED, default_threshold
 
 

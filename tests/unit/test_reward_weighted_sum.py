@@ -10,8 +10,7 @@ import pytest
 
 from openrlhf_ada.reward.grade import NoScoreError
 from openrlhf_ada.reward.mixed import grade, label_of, named_label
-from openrlhf_ada.reward.reward_function import ARITHMETIC, COMBINED, Grading, PooledReward, reward_files
-from openrlhf_ada.reward.shaping import Shaping
+from openrlhf_ada.reward.reward_function import ARITHMETIC, COMBINED, Grading, PooledReward, Shaping, reward_files
 from openrlhf_ada.reward.weighted_sum import CombinedReward, short_name
 
 STYLE = """

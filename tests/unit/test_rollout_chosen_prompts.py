@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rollouts import GENERATE, INITIAL_STATES, N, Step, TableGenerator, make_args, make_loader, train
+from rollouts import INITIAL_STATES, N, Step, TableGenerator, make_args, make_loader, train
 
 from openrlhf_ada.config.choosing import make_chooser
 from openrlhf_ada.config.schema import AdaConfig
@@ -24,10 +24,10 @@ FLAGS: dict[str, dict[str, Any]] = {
     "balance": {"mode": "seq"},
     "refill": {"mode": "seq", "unresolved": "refill"},
     "gate": {"mode": "seq", "exit": "gate", "pilot": 2},
-    "est": {"mode": "est", "budget": 3.0, "choice_weight": "inverse"},
+    "est": {"mode": "est", "budget": 3.0},
     "greso": {"mode": "seq", "choice": "greso", "unresolved": "refill", "exit": "fixed"},
     "pools": {"mode": "est", "budget": 3.0, "choice": "pools"},
-    "per token": {"mode": "seq", "choice": "std_per_token", "estimator": "rating"},
+    "rated": {"mode": "seq", "choice": "mopps", "estimator": "rating"},
     "two rounds": {"mode": "est", "budget": 3.0, "allocation": "hit", "pilot": 2, "correction": "none"},
 }
 
@@ -111,7 +111,7 @@ def test_number_of_steps_is_that_without_choosing() -> None:
         args = make_args(batch=batch, num_episodes=episodes)
         plan = BatchPlan(batch, N, batch * N, 1, 1)
         plain = PromptSource(make_loader(rows, args), plan, 0, episodes)
-        chooser = PromptChooser(rows, candidates, np.random.default_rng(0), Unknown(), VisitHistory(0.5, 50.0, 2.0))
+        chooser = PromptChooser(rows, candidates, np.random.default_rng(0), Unknown(), VisitHistory(0.5))
         chosen = ChosenPrompts(make_loader(rows, args), plan, 0, episodes, chooser)
         expected, found = serve_all(plain, episodes), serve_all(chosen, episodes)
         assert [[r.key for r in requests] for requests in found] == [[r.key for r in b] for b in expected], case
@@ -123,7 +123,7 @@ def test_number_of_steps_is_that_without_choosing() -> None:
 
 def test_spare_prompts_are_others_and_of_this_episode() -> None:
     args = make_args()
-    chooser = PromptChooser(6, 2, np.random.default_rng(0), Unknown(), VisitHistory(0.5, 50.0, 2.0))
+    chooser = PromptChooser(6, 2, np.random.default_rng(0), Unknown(), VisitHistory(0.5))
     source = ChosenPrompts(make_loader(6, args), BatchPlan(2, N, 2 * N, 1, 1), 0, 1, chooser)
     assert source.take_extra(1) == ([], True), "no episode has begun"
     batch, _ = source.next_batch()
@@ -133,36 +133,22 @@ def test_spare_prompts_are_others_and_of_this_episode() -> None:
     assert ([request.key for request in spare], exhausted) == ([5], True), "6 prompts make an episode"
 
 
-def test_weight_is_in_the_coefficients_and_in_the_record() -> None:
-    generator = make_generator("fixed", 8, candidates=4, choice_weight="inverse", baseline="estimator")
-    plain = make_generator("fixed", 8, candidates=4, baseline="estimator")
-    weighed, unweighed = (g.generate_samples(**GENERATE)[0] for g in (generator, plain))
-    choices = {group.pool.key: group.choice for group in weighed.record.groups}
-    assert len({choice.weight for choice in choices.values()}) == 2
-    assert all(choice.weight == pytest.approx(1 / (4 * choice.chance)) for choice in choices.values())
-    for ours, theirs in zip(weighed, unweighed, strict=True):
-        assert ours.tag.coefficient == choices[ours.tag.key].weight * theirs.tag.coefficient
-        assert ours.tag.critic_weight == theirs.tag.critic_weight
-    assert {group.choice.weight for group in unweighed.record.groups} == {1.0}
-
-
 def test_figures_of_choosing_are_recorded() -> None:
     figures = [step.batch.record.figures for step in train(make_generator("est", 8, episodes=3), INITIAL_STATES)]
     coverage = [figure["ada/coverage"] for figure in figures]
     assert coverage[0] == 2 / 8 and coverage == sorted(coverage) and coverage[-1] == 1.0
     assert all(figure["ada/prompt_age"] >= 0 and 0 < figure["ada/choice_chance"] <= 1 for figure in figures)
     assert all(figure["ada/prompt_age_max"] >= figure["ada/prompt_age"] for figure in figures)
-    assert all(0.25 <= figure["ada/choice_length"] <= 4.0 for figure in figures)
 
 
 def test_without_candidates_nothing_is_recorded() -> None:
-    step = next(train(make_generator("est", 8, candidates=1, choice_weight=None), INITIAL_STATES))
+    step = next(train(make_generator("est", 8, candidates=1), INITIAL_STATES))
     assert "ada_prompts" not in step.states and "ada/coverage" not in step.batch.record.figures
     assert [group.choice for group in step.batch.record.groups] == [None, None]
 
 
 def test_checkpoint_without_a_queue_is_refused() -> None:
-    step = next(train(make_generator("est", 8, candidates=1, choice_weight=None), INITIAL_STATES))
+    step = next(train(make_generator("est", 8, candidates=1), INITIAL_STATES))
     with pytest.raises(ValueError, match=r"no queue .*without --ada_candidates"):
         make_generator("est", 8).restore(step.states)
 
@@ -170,7 +156,7 @@ def test_checkpoint_without_a_queue_is_refused() -> None:
 def test_checkpoint_with_a_queue_is_refused_without_candidates() -> None:
     step = next(train(make_generator("est", 8), INITIAL_STATES))
     with pytest.raises(ValueError, match=r"queue .*--ada_candidates"):
-        make_generator("est", 8, candidates=1, choice_weight=None).restore(step.states)
+        make_generator("est", 8, candidates=1).restore(step.states)
 
 
 @pytest.mark.slow

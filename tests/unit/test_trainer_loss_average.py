@@ -18,16 +18,11 @@ import torch
 from cases import expected_weight, pool_of, sequential
 from openrlhf.models import PolicyLoss
 from openrlhf.trainer.ppo_utils.experience import Experience, make_experience_batch, split_experience_batch
-from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
-from openrlhf.trainer.ppo_utils.kl_controller import FixedKLController
 from openrlhf.utils.loss_utils import iter_grad_accum_global_norm
 from run_flags import settings_with
 
 from openrlhf_ada.config import schema
 from openrlhf_ada.core.policies import Sequential
-from openrlhf_ada.rollout.records import SampleTag
-from openrlhf_ada.trainer.experience_maker import GroupedExperienceMaker
-from openrlhf_ada.trainer.loss_average import GROUP_TOKENS, advantage_factors, info_column, note_group_tokens
 from openrlhf_ada.trainer.policy import AdaActorTrainer
 
 N, LENGTH = 3, 32
@@ -36,7 +31,6 @@ N, LENGTH = 3, 32
 LENGTHS = (1, 2, 5, 3, 7, 4, 1, 6, 2, 8, 1, 3)
 """Response tokens of 4 groups of 3."""
 
-GROUP_SUMS = (8.0, 14.0, 9.0, 12.0)
 VOCABULARY, PROMPT = 6, 2
 LOW, HIGH, DUAL = 0.2, 0.28, 1.5
 ENTROPY, KL = 0.05, 0.3
@@ -133,7 +127,6 @@ def samples() -> list[Experience]:
         index=list(range(len(LENGTHS))),
         info={},
     )
-    note_group_tokens([together], lambda position: position // N)
     return split_experience_batch(together)
 
 
@@ -168,7 +161,6 @@ def by_formula(batch: list[Experience], loss: str, kind: str) -> torch.Tensor:
         mask = sample.action_mask
         divisor = {
             "sequence-constant": len(batch) * LENGTH,
-            "prompt-mean": len(batch) / N * float(sample.info[GROUP_TOKENS]),
             "host": tokens if kind.startswith("ppo") else len(batch) * int(mask.sum()),
         }[loss]
         total = total + (policy_loss(sample, log_probs[0], kind) * mask).sum() / divisor
@@ -221,7 +213,7 @@ SIZES = {"one": [6], "three, accumulated": [2, 2, 2], "four, dynamic": [1, 3, 1,
 @pytest.mark.slow
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("kind", LOSSES)
-@pytest.mark.parametrize("loss", ["host", "sequence-constant", "prompt-mean"])
+@pytest.mark.parametrize("loss", ["host", "sequence-constant"])
 def test_optimizer_step_gradients_match_the_formula(loss: str, kind: str, sizes: str) -> None:
     """Two steps of 6 samples; groups are split among steps and micro-batches."""
     shuffled = [samples()[7 * k % len(LENGTHS)] for k in range(len(LENGTHS))]
@@ -265,93 +257,11 @@ def test_default_leaves_the_host_loss() -> None:
     assert experience.advantages is advantages
 
 
-@pytest.mark.parametrize("loss", ["sequence-constant", "prompt-mean"])
-def test_a_second_pass_starts_from_the_same_advantages(loss: str) -> None:
+def test_a_second_pass_starts_from_the_same_advantages() -> None:
     """--train.max_epochs: micro-batches are copies, and the replay buffer keeps what it has."""
     items = samples()[:6]
-    (first,), (second,) = (by_training([items], [6], loss, "ppo", dynamic=False)[0] for _ in range(2))
+    (first,), (second,) = (by_training([items], [6], "sequence-constant", "ppo", dynamic=False)[0] for _ in range(2))
     assert torch.equal(first, second)
-
-
-@pytest.mark.parametrize("by_token", [True, False])
-@pytest.mark.parametrize("loss", ["sequence-constant", "prompt-mean"])
-def test_a_group_without_a_token_makes_no_nan(loss: str, by_token: bool) -> None:
-    mask = torch.tensor([[0, 0], [1, 1]]).bool()
-    experience = SimpleNamespace(action_mask=mask, index=[0, 3], info={})
-    note_group_tokens([experience], lambda position: position // N)
-    totals = {"batch_num_tokens": torch.tensor(2.0), "global_batch_size": torch.tensor(1.0)}
-    factors = advantage_factors(experience, totals, arguments(loss), by_token=by_token)
-    expected = 2 / LENGTH if loss == "sequence-constant" else 2 / (2 / N)
-    assert (factors.isfinite().all(), factors.shape) == (True, (2, 1))
-    assert float(factors[1]) == pytest.approx(expected)
-
-
-# -- groups -------------------------------------------------------------------------------------------------------
-
-
-def test_group_tokens_stay_with_their_samples() -> None:
-    items = samples()
-    assert [float(item.info[GROUP_TOKENS]) for item in items] == [s for s in GROUP_SUMS for _ in range(N)]
-    (batch,) = micro_batches([items[11], items[0], items[4]], [3])
-    assert info_column(batch, GROUP_TOKENS).tolist() == [12.0, 8.0, 14.0]
-
-
-def test_groups_may_differ_in_size_and_be_split() -> None:
-    masks = torch.tensor([[1, 1, 0], [1, 0, 0], [1, 1, 1], [0, 1, 0]]).bool()
-    first, second = (SimpleNamespace(action_mask=masks[part], index=part, info={}) for part in ([2, 0], [3, 1]))
-    tags = [SampleTag(key, 0, 0.0, 1.0) for key in ("a", "b", "a", "a")]
-    note_group_tokens([first, second], lambda position: tags[position].key)
-    assert first.info[GROUP_TOKENS].tolist() == [6.0, 6.0]
-    assert second.info[GROUP_TOKENS].tolist() == [6.0, 1.0]
-
-
-class NoModels(RemoteExperienceMaker):
-    """The host's maker without its models."""
-
-    def make_experience(self, samples_list: list[Experience]) -> list[Experience]:
-        for experience in samples_list:
-            experience.kl = torch.zeros(experience.action_mask.shape)
-        return samples_list
-
-
-def maker_parts() -> Any:
-    args = arguments("prompt-mean")
-    args.algo.advantage = SimpleNamespace(estimator="group_norm", gamma=1.0, lambd=1.0, no_std_norm=False)
-    args.rollout.micro_batch_size = 5
-    args.reward = SimpleNamespace(clip_range=(-10, 10), overlong_buffer_len=None, stop_properly_penalty_coef=None)
-    groups = dict.fromkeys(("actor_model_group", "critic_model_group", "reward_model_group", "initial_model_group"))
-    tokenizer, strategy = SimpleNamespace(pad_token_id=0), SimpleNamespace(args=args)
-    return SimpleNamespace(**groups, kl_ctl=FixedKLController(0.0), strategy=strategy, tokenizer=tokenizer)
-
-
-def rollouts() -> list[Experience]:
-    return [
-        Experience(
-            sequences=torch.ones(1, PROMPT + length, dtype=torch.long),
-            attention_mask=torch.ones(1, PROMPT + length, dtype=torch.long),
-            action_mask=torch.arange(1, PROMPT + length).unsqueeze(0) >= PROMPT,
-            rewards=torch.tensor([float(i % 5 == 0)]),
-            info={},
-        )
-        for i, length in enumerate(LENGTHS)
-    ]
-
-
-def test_in_mode_off_the_hosts_experience_is_left_as_it_is() -> None:
-    """Its advantages to the bit, and what each group has in tokens: n samples in a row are one."""
-
-    class Counting(GroupedExperienceMaker):
-        make_experience = NoModels.make_experience
-
-    parts = maker_parts()
-    host = NoModels(*(getattr(parts, name) for name in vars(parts)))
-    ours = Counting(host)
-    expected, found = (maker.make_experience_batch(rollouts()) for maker in (host, ours))
-    assert [e.index for e in found] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9], [10, 11]]
-    for with_tokens, plain in zip(found, expected, strict=True):
-        assert torch.equal(with_tokens.advantages, plain.advantages)
-        assert with_tokens.info[GROUP_TOKENS].tolist() == [GROUP_SUMS[i // N] for i in with_tokens.index]
-        assert with_tokens.info.keys() - plain.info.keys() == {GROUP_TOKENS}
 
 
 # -- what becomes of the objective --------------------------------------------------------------------------------
@@ -396,7 +306,6 @@ def trained_weight(policy: Sequential, p: float, loss: str, kind: str) -> float:
             advantages=torch.tensor(group.coefficients, dtype=torch.float64).unsqueeze(-1).expand(mask.shape),
             index=list(range(n)), info={},
         )  # fmt: skip
-        note_group_tokens([experience], lambda _: group.key)
         # One prompt of a batch whose totals are the same however this one comes out.
         totals = {"dp_size": 1, "batch_num_tokens": torch.tensor(1e6), "global_batch_size": torch.tensor(float(n))}
         trainer.training_step(experience, 0.0, 0, totals)
@@ -415,7 +324,6 @@ WEIGHTS = [  # sampling, loss, kind, weights at pass rates .1, .9 relative to th
     (UNIFORM, "host", "gspo", (1.48, 0.52)),
     (UNIFORM, "sequence-constant", "ppo", (1.0, 1.0)),
     (UNIFORM, "sequence-constant", "gspo", (1.0, 1.0)),
-    (UNIFORM, "prompt-mean", "ppo", (0.779, 1.281)),
     (EXACT, "host", "ppo", (1.0, 1.0)),
     (EXACT, "seq-mean-token-mean", "ppo", (1.48, 0.52)),
     (EXACT, "host", "gspo", (1.48, 0.52)),

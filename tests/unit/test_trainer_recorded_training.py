@@ -27,8 +27,7 @@ from openrlhf_ada.core.types import Ledger, PromptPool
 from openrlhf_ada.eval.held_out import HeldOut, PromptAnswers
 from openrlhf_ada.reporting.run_record import read_run
 from openrlhf_ada.rollout.records import RolloutBatch
-from openrlhf_ada.trainer.experience_maker import CRITIC_WEIGHT, AdaptiveExperienceMaker, GroupedExperienceMaker
-from openrlhf_ada.trainer.loss_average import GROUP_TOKENS
+from openrlhf_ada.trainer.experience_maker import CRITIC_WEIGHT
 from openrlhf_ada.trainer.recorded_training import RecordedTraining, ScoredLogs
 
 pytestmark = pytest.mark.usefixtures("without_ray")
@@ -149,18 +148,6 @@ def test_selected_means_are_named_so(make_trainer: Callable[..., Trainer], monke
     assert not {"reward", "return", CRITIC_WEIGHT} & status.keys()
     assert status["rollout/reward_mean"] == 0.25, "one of the first two of each prompt, not half by construction"
     assert (status["ada/prompts"], status["ada/staleness_mean"], status["ada/group_scale"]) == (2, 4.0, 1.0)
-
-
-@pytest.mark.parametrize("mode", ["off", "seq"])
-def test_group_tokens_are_counted_for_the_loss_only(
-    make_trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch, mode: str
-) -> None:
-    trainer = make_trainer({"--ada_mode": mode, "--ada_loss": "prompt-mean"})
-    maker = GroupedExperienceMaker if mode == "off" else AdaptiveExperienceMaker
-    assert type(trainer.experience_maker) is maker
-    monkeypatch.setitem(HOST_STATUS, GROUP_TOKENS, 7.0)
-    status, _ = trainer.train_step(adaptive_batch(), 0)
-    assert GROUP_TOKENS not in status
 
 
 def test_step_is_recorded_and_saved_with_its_state(

@@ -1,11 +1,8 @@
 r"""Grades answers to mathematical problems: letters and words as text, numbers exactly, all else with math-verify.
 
-The answer is the last `\boxed{...}` after any thinking, else what follows "answer is", else what math-verify finds in
-the last lines. A response without an answer is wrong. A label that does not equal itself is refused, since no answer
-could be right. An exception means that there is no score.
-
-It has no time limit: run it in a `GraderPool`, which has one. Once the label is known to be readable, an answer that
-exceeds the limit, or that cannot be evaluated, is a wrong one.
+The answer is the last `\boxed{...}` after any thinking, else what follows "answer is", else what the last lines say. A
+label that does not equal itself is refused, since no answer could be right. There is no time limit: run it in a
+`GraderPool`. Once the label is known to be readable, an answer that cannot be evaluated is a wrong one.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
 import unicodedata
 
-from openrlhf_ada.reward.mathematics.plain_formulas import plain_formula
 from openrlhf_ada.reward.mathematics.tables import pattern, table
 
 _SIGNS = str.maketrans(table("notation", "signs"))
@@ -89,6 +89,7 @@ def _vulgar(character: str) -> str:
 
 
 _COMMAND = re.compile(r"\\(frac|binom|sqrt)(?![A-Za-z])")
+_OPENING = re.compile(r"\s*\{")
 _TOKEN = re.compile(r"\s*(\\[A-Za-z]+|[0-9A-Za-z])")
 
 
@@ -106,27 +107,21 @@ def with_braces(text: str) -> str:
             if token is not None and not _COMMAND.match(token[1]):
                 done, position = f"{done}{{{token[1]}}}", token.end()
                 continue
-            closing = _closing_brace(text, position)
-            if closing is None:
+            opening = _OPENING.match(text, position)
+            end = closing(text, opening.end()) if opening else None
+            if opening is None or end is None:
                 break
-            done, position = done + _inside(text[position:closing]), closing
+            done, position = f"{done}{{{with_braces(text[opening.end() : end])}}}", end + 1
     return done + text[position:]
 
 
-def _inside(group: str) -> str:
-    """A group `{...}`, its contents done in the same way."""
-    opening = group.index("{") + 1
-    return "{" + with_braces(group[opening:-1]) + "}"
-
-
-def _closing_brace(text: str, position: int) -> int | None:
-    """The end of the group that begins here, white space apart; None where none begins or it does not end."""
-    start = re.compile(r"\s*\{").match(text, position)
-    depth = 0
-    for match in re.compile(r"\\.|[{}]", re.DOTALL).finditer(text, position) if start else ():
-        depth += {"{": 1, "}": -1}.get(match[0], 0)
+def closing(text: str, start: int, brackets: str = "{}", end: int = sys.maxsize) -> int | None:
+    """Position of the bracket that closes the one before `start`, if it comes before `end`."""
+    depth = 1
+    for match in re.compile(rf"\\.|[{brackets}]", re.DOTALL).finditer(text, start, end):
+        depth += {brackets[0]: 1, brackets[1]: -1}.get(match[0], 0)
         if not depth:
-            return match.end()
+            return match.start()
     return None
 
 
@@ -178,3 +173,45 @@ def words(text: str) -> str:
     """What is left when all that is typography is taken away: lower case, single spaces, no brackets around it."""
     text = _ORDINAL.sub("", re.sub(r"[$*_`{}\\]", " ", typeset_words(text)))
     return re.sub(r"\s+", " ", text).strip(" .,;:!\"'").lower()
+
+
+# Formulas in plain text, as programs print them: `7*sin(pi*x/5) + 1`, `sqrt(2)`, `e^(-8*x)`.
+
+_FUNCTIONS = "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|ln|log|exp|sqrt"
+_CALL = re.compile(rf"(?<![A-Za-z\\])({_FUNCTIONS})\s*(?=\()")
+_CONSTANT = re.compile(r"(?<![A-Za-z\\])(pi|infinity|inf|theta|alpha|beta|lambda)(?![A-Za-z])")
+_CONSTANTS = {"infinity": "infty", "inf": "infty"}
+_RAISED = re.compile(r"\^\s*\(")
+_NEGATIVE_POWER = re.compile(r"\^\s*(-\s*(?:[0-9]+|[a-z]))")
+_OTHER_WORD = re.compile(
+    rf"(?<![A-Za-z\\])(?!(?:{_FUNCTIONS}|pi|infinity|inf|theta|alpha|beta|lambda)(?![A-Za-z]))[A-Za-z]{{2,}}"
+)
+_MARKS = re.compile(rf"{_CALL.pattern}|{_CONSTANT.pattern}|{_RAISED.pattern}|{_NEGATIVE_POWER.pattern}")
+LONGEST_PLAIN = 500
+"""Characters. Longer text stays as it is."""
+
+
+def plain_formula(text: str) -> str:
+    """The same as LaTeX; unchanged where there is nothing to change, or a word that is no part of a formula."""
+    if len(text) > LONGEST_PLAIN or not _MARKS.search(text):
+        return text
+    text = _NEGATIVE_POWER.sub(r"^{\1}", text)
+    text = _grouped(text, _RAISED, "^")
+    if _OTHER_WORD.search(re.sub(r"\\[A-Za-z]+", " ", text)):
+        return text
+    text = _grouped(text, re.compile(r"(?<![A-Za-z\\])sqrt\s*\("), r"\sqrt")
+    text = _grouped(text, re.compile(r"(?<![A-Za-z\\])exp\s*\("), "e^")
+    text = _CALL.sub(r"\\\1", text)
+    return _CONSTANT.sub(lambda m: "\\" + _CONSTANTS.get(m[1], m[1]) + " ", text)
+
+
+def _grouped(text: str, opening: re.Pattern[str], command: str) -> str:
+    """Braces in place of the brackets behind each `opening`, which becomes `command`. What does not close stays."""
+    done = ""
+    while (match := opening.search(text)) is not None:
+        end = closing(text, match.end(), "()")
+        if end is None:
+            break
+        done += f"{text[: match.start()]}{command}{{{_grouped(text[match.end() : end], opening, command)}}}"
+        text = text[end + 1 :]
+    return done + text

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
+from openrlhf_ada.reward.mathematics.tables import table
+
 RELATIVE = 1e-5
 """How far, in shares of its size, a decimal may be from a number that is no decimal."""
 
@@ -90,20 +92,11 @@ def with_decimal_point(text: str) -> str:
     return text.replace(",", ".") if _COMMA_FOR_POINT.fullmatch(text) else text
 
 
-_WORDS = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety"
-)
-_ONES, _TENS = _WORDS.split()[:20], _WORDS.split()[20:]
+_ONES, _TENS = table("numbers", "ones"), table("numbers", "tens")
 _SMALL = {word: value for value, word in enumerate(_ONES)} | {word: 10 * n for n, word in enumerate(_TENS, start=2)}
-_LARGE = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9}
-
-
-_CHINESE = {sign: value for value, sign in enumerate("零一二三四五六七八九")} | {"〇": 0, "两": 2}
-_CHINESE_UNITS = {"十": 10, "百": 100, "千": 1000, "万": 10_000}
+_LARGE = table("numbers", "large")
+_CHINESE, _CHINESE_UNITS = table("numbers", "chinese"), table("numbers", "chinese_units")
 CHINESE = "".join([*_CHINESE, *_CHINESE_UNITS])
-
-
 NUMBER_WORDS = "|".join([*_SMALL, *_LARGE])
 
 

@@ -1,7 +1,4 @@
-"""Where the answer stands in a response to a mathematical problem.
-
-Everything here takes time linear in the text, since texts come from models: 1 MB of open brackets is one of them.
-"""
+"""Where the answer stands in a response to a mathematical problem. All takes time linear in the text, of a model."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from openrlhf_ada.reward.mathematics import prose as math_prose
+from openrlhf_ada.reward.mathematics.notation import closing
 from openrlhf_ada.reward.mathematics.numbers import CHINESE
 from openrlhf_ada.reward.mathematics.tables import pattern
 
@@ -29,7 +27,7 @@ _PERCENT = re.compile(r"[\s$]*(?:\\?%|\b(?:percent|pct)\b)")
 _NOISE = pattern("text", "noise")
 _ITEM = pattern("text", "item")
 _NO_ITEM = re.compile(r"\b(?:is|are|was|not|so|then|thus|we|get|if|when|but|hence|no)\b")
-_TAGGED = re.compile(r"<answer>((?:(?!<answer>|</answer>).)*)</answer>", re.DOTALL)
+TAGGED = re.compile(r"<answer>((?:(?!<answer>|</answer>).)*)</answer>", re.DOTALL)
 _FENCES = (("$$", "$$"), ("$", "$"), (r"\[", r"\]"), (r"\(", r"\)"))
 _OPENINGS = tuple(opening for opening, _ in _FENCES)
 _DISPLAY = re.compile(r"\$\$([^$]+)\$\$|\\\[((?:(?!\\[\[\]]).)+)\\\]", re.DOTALL)
@@ -58,7 +56,7 @@ def find_answers(response: str) -> list[FoundAnswer]:
     `<answer>` tags or is announced; else the last formula or bold text of the last line, or the end of the text.
     Empty where there is nothing but white space, or what is said not to be the answer."""
     text = final_part(response)
-    tagged = [part for part in _TAGGED.findall(text[-2 * TAIL :]) if part.strip()]
+    tagged = [part for part in TAGGED.findall(text[-2 * TAIL :]) if part.strip()]
     text = tagged[-1] if tagged else text
     found = last_boxes(text)
     if found and (said := _said_after_boxes(text)) is not None:
@@ -148,23 +146,13 @@ def _placed_boxes(text: str) -> list[tuple[str, int, int]]:
         if start.start() < end:
             continue
         unbraced = None if start[0].endswith("{") else _UNBRACED.match(text, start.end())
-        closing = unbraced.end() if unbraced else _closing(text, start.end())
-        if closing is not None:
-            content = text[start.end() : closing].strip()
-            end = closing if unbraced else closing + 1
+        closed = unbraced.end() if unbraced else closing(text, start.end(), end=start.end() + 2 * LONGEST)
+        if closed is not None:
+            content = text[start.end() : closed].strip()
+            end = closed if unbraced else closed + 1
             sign = _PERCENT.match(text, end)
             found.append((content + (r"\%" if sign else ""), start.start(), end))
     return [(content, start, end) for content, start, end in found if content]
-
-
-def _closing(text: str, start: int) -> int | None:
-    """Position of the brace that closes the one before `start`."""
-    depth = 1
-    for match in re.compile(r"\\.|[{}]", re.DOTALL).finditer(text, start, start + 2 * LONGEST):
-        depth += {"{": 1, "}": -1}.get(match.group(), 0)
-        if not depth:
-            return match.start()
-    return None
 
 
 def clause_of(said: str) -> str:
@@ -210,14 +198,9 @@ def _last_formula(sentence: str) -> str | None:
 def unfenced(text: str) -> str:
     """Without the dollar signs or brackets around all of it."""
     text = text.strip()
-    for opening, closing in _FENCES:
-        inner = text[len(opening) : len(text) - len(closing)]
-        if (
-            len(text) > len(opening) + len(closing)
-            and text.startswith(opening)
-            and text.endswith(closing)
-            and opening not in inner
-            and closing not in inner
-        ):
+    for begin, end in _FENCES:
+        inner = text[len(begin) : len(text) - len(end)]
+        is_fenced = len(text) > len(begin) + len(end) and text.startswith(begin) and text.endswith(end)
+        if is_fenced and begin not in inner and end not in inner:
             return inner.strip()
     return text

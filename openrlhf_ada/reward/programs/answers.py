@@ -1,12 +1,9 @@
-"""Grades answers that are Python programs by running them against the tests of their label.
+"""Grades answers that are Python programs by running them in a sandbox against the tests of their label (`labels`).
 
-An answer is the last closed ```python block of the response (a plain ``` block where there is none), after the last
-</think>. `labels.py` has the forms of labels. Programs run in the sandbox of `sandbox.py`, with the standard
-library and the modules of `CodeRules.imports`.
-
-The score is 1 where every test passes, else 0 with the cause of the first failure; with `CodeRules.partial` it is the
-share of tests that pass. Expected values do not enter the program's process: outputs and results are compared here,
-and asserts run in another process (`judge.py`). Asserts for which that is impossible are marked as forgeable.
+An answer is the last closed ```python block (a plain one where there is none), after the last </think>. The score is 1
+where every test passes, else 0 with the cause of the first failure; with `CodeRules.partial` it is the share of tests
+that pass. Expected values do not enter the program's process: outputs and results are compared here, asserts run in
+another process (`judge`). Asserts for which that is impossible are marked as forgeable.
 """
 
 from __future__ import annotations
@@ -76,8 +73,8 @@ def _limits_here() -> ProgramLimits:
 
 @lru_cache
 def _rules_here(text: str | None) -> CodeRules:
-    fields = json.loads(text) if text else {}
-    return CodeRules(tuple(fields.get("imports", ())), bool(fields.get("partial", False)))
+    fields = json.loads(text or "{}")
+    return CodeRules(tuple(fields.get("imports", ())), fields.get("partial", False))
 
 
 def _grade_by_runs(
@@ -103,7 +100,7 @@ def _grade_by_asserts(
     if not tests.in_one_process:
         verdict = judge(sandbox, program, tests, limits, TestTime(limits, 1), partial=partial)
         if not verdict.not_turned:
-            share = verdict.share if partial else float(not verdict.failed)
+            share = verdict.passed / max(verdict.passed + verdict.failed, 1) if partial else float(not verdict.failed)
             return Grade(share, verdict.cause, tests.forgeable or verdict.forgeable)
     cause = sandbox.run_tests(program, tests.source, limits, tests.given).cause
     return Grade(float(not cause), cause, forgeable=True)

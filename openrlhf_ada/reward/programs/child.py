@@ -1,12 +1,10 @@
 """The script that runs inside the sandbox: a template process, and the children that it forks.
 
-`template.py` starts it, with the standard library only: `child.py <descriptor> <settings as JSON>`.
-The template imports what programs may import and then forks a child for each run (`inside/server.py`). A child
-confines itself for good, reads a job from its stdin (8 bytes length, JSON; what follows is the stdin of the program)
-and writes to its pipe: the line "ready" once nothing trusted follows, or one line with what could not be confined;
-then what became of the job (`inside/jobs.py`).
-
-The template never sees a job, so that no child finds another's in the memory that it was forked with.
+`template.py` starts it, with the standard library only: `child.py <descriptor> <settings as JSON>`. The template
+imports what programs may import and forks a child for each run (`inside/server.py`); it never sees a job, so that no
+child finds another's in its memory. A child confines itself for good, reads a job from its stdin (8 bytes length,
+JSON; what follows is the stdin of the program) and writes to its pipe: the line "ready" once nothing trusted follows,
+or one line with what could not be confined; then what became of the job (`inside/jobs.py`).
 """
 
 from __future__ import annotations

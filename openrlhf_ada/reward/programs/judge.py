@@ -36,11 +36,6 @@ class Verdict:
     forgeable: bool = False
     not_turned: str = ""
 
-    @property
-    def share(self) -> float:
-        """Of tests that passed."""
-        return self.passed / max(self.passed + self.failed, 1)
-
 
 class _EndedError(Exception):
     """The verdict is known before the tests have ended."""

@@ -244,5 +244,4 @@ def reply_of(status: bytes) -> dict[str, Any] | None:
     return reply if isinstance(reply, dict) else None
 
 
-_PLAIN = Sandbox()
-run_program, run_call, run_tests = _PLAIN.run_program, _PLAIN.run_call, _PLAIN.run_tests
+run_program = Sandbox().run_program

@@ -92,10 +92,6 @@ def decode(value: Any, other: Callable[[int], Any]) -> Any:
     ((tag, content),) = value.items()
     if tag == "object" and type(content) is int:
         return other(content)
-    if tag == "array":
-        return _decode_array(content)
-    if tag == "date":
-        return _decode_date(content)
     if tag in _DECODERS:
         try:
             return _DECODERS[tag](content, other)
@@ -119,6 +115,8 @@ _DECODERS: dict[str, Callable[[Any, Callable[[int], Any]], Any]] = {
         for kind in _SEVERAL
     },
     **{kind.__name__: lambda content, other, kind=kind: kind(base64.b64decode(_text(content))) for kind in _BYTES},
+    "array": lambda content, other: _decoded_array(*content),
+    "date": lambda content, other: _DATES[content[0]][0](*content[1:]),
     "complex": lambda content, other: complex(*content),
     "range": lambda content, other: range(*content),
     "Decimal": lambda content, other: Decimal(_text(content)),
@@ -133,15 +131,9 @@ def _built_in_type(name: str) -> type:
     return found
 
 
-def _decode_array(content: Any) -> Any:
+def _decoded_array(kind: str, shape: list[int], data: Any) -> Any:
     import numpy
 
-    kind, shape, data = content
     if numpy.dtype(kind).kind not in "biufcSU":
         raise ValueError(f"no array of {kind}")
     return numpy.frombuffer(base64.b64decode(_text(data)), dtype=kind).reshape(shape).copy()
-
-
-def _decode_date(content: Any) -> Any:
-    name, *parts = content
-    return _DATES[name][0](*parts)

@@ -49,7 +49,10 @@ class _Child:
     def bury(self) -> None:
         _, status = os.waitpid(self.pid, 0)
         os.close(self.ending)
-        remove(self.folder)
+        # Programs make no folders, so that there is one level.
+        for entry in list(os.scandir(self.folder)):
+            os.unlink(entry.path)
+        os.rmdir(self.folder)
         ended = {"exit": os.waitstatus_to_exitcode(status), "stopped": self.stopped}
         try:
             self.events.send(json.dumps(ended).encode())
@@ -130,10 +133,3 @@ def _end(children: dict[int, _Child]) -> None:
     for child in children.values():
         child.bury()
     os._exit(0)
-
-
-def remove(folder: str) -> None:
-    """Programs make no folders, so that there is one level."""
-    for entry in list(os.scandir(folder)):
-        os.unlink(entry.path)
-    os.rmdir(folder)
