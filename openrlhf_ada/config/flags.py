@@ -55,6 +55,8 @@ def flag(
 
 ADAPTIVE = {"mode": ("seq", "est")}
 SEQ, EST = {"mode": ("seq",)}, {"mode": ("est",)}
+SOME = ("any but 0, None and False",)
+"""In place of an attribute's values."""
 
 flag_of_seq, flag_of_est = partial(flag, read_by=SEQ), partial(flag, read_by=EST)
 flag_of_both = partial(flag, read_by=ADAPTIVE)

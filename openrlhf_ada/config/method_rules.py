@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from openrlhf_ada.config.flags import ConfigError, Problem
+from openrlhf_ada.config.flags import SOME, ConfigError, Problem
 from openrlhf_ada.config.schema import PREDICTORS, SCORES, UNRESOLVED, AdaConfig
 from openrlhf_ada.config.settings import Settings
 from openrlhf_ada.core.advantages import BASELINES, ESTIMATORS
@@ -208,8 +208,8 @@ _WHY = {
     "has_pilot": "only --ada_exit gate and --ada_allocation hit have first rollouts that decide",
     "pilot": "--ada_allocation {s.allocation} gives up nothing",
     "chooses": "every prompt is sampled (see --ada_candidates)",
-    "counts_positives": "--ada_exit {s.exit} does not count them",
-    "counts_negatives": "--ada_exit {s.exit} does not count them",
+    "k_pos": "--ada_exit {s.exit} does not count them",
+    "k_neg": "--ada_exit {s.exit} does not count them",
     "predicts_baseline": "--ada_baseline {s.baseline} is no pass rate that is known before sampling",
 }
 """By attribute of the settings, in other words than those of a flag."""
@@ -222,8 +222,9 @@ def without_effect(s: Settings) -> list[str]:
         if getattr(s.given, f.name) == f.default:
             continue
         for name, values in f.metadata["read_by"].items():
-            if getattr(s, name) not in values:
-                reason = _WHY.get(name, f"--ada_{name} is {getattr(s, name)}").format(s=s)
+            found = getattr(s, name)
+            if not (found if values is SOME else found in values):
+                reason = _WHY.get(name, f"--ada_{name} is {found}").format(s=s)
                 by_reason.setdefault(reason, []).append(f"--ada_{f.name}")
                 break
     return [f"{', '.join(flags)}: without effect, since {reason}" for reason, flags in by_reason.items()]

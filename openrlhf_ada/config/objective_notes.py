@@ -57,10 +57,11 @@ def _conditions(s: Settings) -> str:
     exact = Need.UNBIASED_RATE in CORRECTIONS[s.correction].needs and s.objective == "linear"
     exact = exact or (s.mode == "seq" and not s.waits and not s.aims)
     reads_prediction = s.pilot is None or s.aims or Need.PREDICTION in BASELINES[s.baseline].needs
+    gives_up = s.mode == "est" and s.pilot is None and s.give_up > 0
     conditions = [
         (s.mode == "est", "in a batch of evenly spread pass rates"),
         (s.predicts and reads_prediction and not exact, "if predictions are right"),
-        (s.gives_up, f"until they are given up (--ada_give_up {s.give_up})"),
+        (gives_up, f"until they are given up (--ada_give_up {s.give_up})"),
         (s.drops_prompts, "with 0 for visits that end after --ada_pilot"),
     ]
     return "".join(f", {text}" for holds, text in conditions if holds)

@@ -26,6 +26,33 @@ def _are_installed(text: str) -> bool:
 class RunFlags:
     """What is neither sampled nor optimised; most of these are read in every mode."""
 
+    timeout: float = flag_of_both(
+        1800.0,
+        "Time limit in seconds for one rollout, its reward included. After that it is aborted, and sampled once more.",
+        metavar="SECONDS",
+        within="(0, inf)",
+    )
+    max_no_score: float = flag_of_both(
+        0.05,
+        "Largest share of a step's prompts that may be replaced. A prompt is replaced if a sample gets no score twice "
+        "(reward function failed, time limit). More end the run, with the cause.",
+        metavar="SHARE",
+        within="[0, 1]",
+    )
+    engine_restarts: int = flag_of_both(
+        3,
+        "How often each vLLM engine is started again if it dies; its rollouts are sampled again. 0: its death ends "
+        "the run.",
+        metavar="COUNT",
+        within="[0, inf)",
+    )
+    cluster_wait: float = flag(
+        0.0,
+        "Wait up to so many seconds for Ray nodes that are still joining, until the cluster has the slots that the "
+        "flags ask for.",
+        metavar="SECONDS",
+        within="[0, inf)",
+    )
     verify_sync: str = flag(
         "first",
         "When to compare checksums of the weights that the policy sends and the engines receive. off: never. first: "

@@ -14,6 +14,7 @@ from openrlhf_ada.config.flags import (
     ADAPTIVE,
     EST,
     SEQ,
+    SOME,
     add_flags_of,
     check_value,
     flag,
@@ -99,21 +100,21 @@ class SamplingFlags:
         "M: rollouts that every open prompt gets per wave (mode seq).",
         metavar="M",
         within="[1, inf)",
-        read_by=SEQ | {"has_waves": (True,)},
+        read_by=SEQ | {"has_waves": SOME},
     )
     k_pos: int | None = flag_of_seq(
         None,
         "Number of positives that ends sampling. Default: 1 for exit pos, half of n (rounded down) for exit balance.",
         metavar="K",
         within="[1, inf)",
-        read_by=SEQ | {"counts_positives": (True,)},
+        read_by=SEQ | {"k_pos": SOME},
     )
     k_neg: int | None = flag_of_seq(
         None,
         "Number of negatives that ends sampling (exit balance only). Default: n minus the default of --ada_k_pos.",
         metavar="K",
         within="[1, inf)",
-        read_by=SEQ | {"counts_negatives": (True,)},
+        read_by=SEQ | {"k_neg": SOME},
     )
     pilot: int | None = flag_of_both(
         None,
@@ -121,7 +122,7 @@ class SamplingFlags:
         f"decide how many more are drawn. Default: {GATE.pilot} with exit gate, {PILOT} with hit.",
         metavar="COUNT",
         within="[2, inf)",
-        read_by=ADAPTIVE | {"has_pilot": (True,)},
+        read_by=ADAPTIVE | {"has_pilot": SOME},
     )
     gate_low: float | None = flag_of_seq(
         None,
@@ -163,7 +164,7 @@ class SamplingFlags:
         "as of players in a game. critic: PPO's critic, or in critic-free training a critic of its own (--critic... "
         "flags) fitted to outcomes. Default: ema, or critic for --ada_baseline critic.",
         choices=PREDICTORS,
-        read_by=ADAPTIVE | {"remembers": (True,)},
+        read_by=ADAPTIVE | {"remembers": SOME},
     )
     half_life: float = flag_of_both(
         50.0,
@@ -171,20 +172,20 @@ class SamplingFlags:
         "rewards in what an outcome is worth.",
         metavar="STEPS",
         within="(0, inf)",
-        read_by=ADAPTIVE | {"remembers": (True,)},
+        read_by=ADAPTIVE | {"remembers": SOME},
     )
     known_counts: bool = flag_of_both(
         False,
         "Start with the outcomes that `openrlhf-ada prepare-data` counted: columns ada_draws and ada_positives of "
         "--data.prompt_dataset.",
-        read_by=ADAPTIVE | {"remembers": (True,)},
+        read_by=ADAPTIVE | {"remembers": SOME},
     )
     floor: float = flag_of_both(
         0.02,
         "Allocation and weights treat a smaller pass rate as this one.",
         metavar="P",
         within="(0, 0.5)",
-        read_by=ADAPTIVE | {"reads_floor": (True,)},
+        read_by=ADAPTIVE | {"reads_floor": SOME},
     )
     give_up: int = flag_of_est(
         64,
@@ -199,7 +200,7 @@ class SamplingFlags:
         "Number of steps over which a critic must predict better than a constant before it is used.",
         metavar="STEPS",
         within="[1, inf)",
-        read_by=ADAPTIVE | {"reads_critic": (True,)},
+        read_by=ADAPTIVE | {"reads_critic": SOME},
     )
     candidates: int | None = flag_of_both(
         None,
@@ -215,7 +216,7 @@ class SamplingFlags:
         "visit in a row with one outcome. pools: less where the last visit was mostly right or mostly wrong. "
         "Default: std.",
         choices=CHOICES,
-        read_by=ADAPTIVE | {"chooses": (True,)},
+        read_by=ADAPTIVE | {"chooses": SOME},
     )
     min_samples: int | None = flag_of_est(
         None,
@@ -263,7 +264,7 @@ class SamplingFlags:
             f"expected one of: {', '.join(OBJECTIVES)}, or {MATCHED} and the name of a method",
             "Try --ada_objective log",
         ),
-        read_by=ADAPTIVE | {"aims": (True,)},
+        read_by=ADAPTIVE | {"aims": SOME},
     )
     correction: str | None = flag_of_both(
         None,
@@ -291,7 +292,7 @@ class SamplingFlags:
         "optimised stays the same with --ada_correction stratum, and where all or random rollouts are trained.",
         metavar="RATE",
         within="[0, 0.5]",
-        read_by=ADAPTIVE | {"predicts_baseline": (True,)},
+        read_by=ADAPTIVE | {"predicts_baseline": SOME},
     )
     zeros: str = flag_of_both(
         "compute",
@@ -339,7 +340,7 @@ class SamplingFlags:
         "algorithm). waves: each prompt waits for its own wave only. stream: as waves, and free slots take "
         "rollouts that will probably be needed.",
         choices=SCHEDULERS,
-        read_by=SEQ | {"has_waves": (True,)},
+        read_by=SEQ | {"has_waves": SOME},
     )
     speculation: int | None = flag_of_seq(
         None,
@@ -348,33 +349,6 @@ class SamplingFlags:
         metavar="COUNT",
         within="[0, inf)",
         read_by=SEQ | {"has_waves": (True,), "scheduler": ("stream",)},
-    )
-    timeout: float = flag_of_both(
-        1800.0,
-        "Time limit in seconds for one rollout, its reward included. After that it is aborted, and sampled once more.",
-        metavar="SECONDS",
-        within="(0, inf)",
-    )
-    max_no_score: float = flag_of_both(
-        0.05,
-        "Largest share of a step's prompts that may be replaced. A prompt is replaced if a sample gets no score twice "
-        "(reward function failed, time limit). More end the run, with the cause.",
-        metavar="SHARE",
-        within="[0, 1]",
-    )
-    engine_restarts: int = flag_of_both(
-        3,
-        "How often each vLLM engine is started again if it dies; its rollouts are sampled again. 0: its death ends "
-        "the run.",
-        metavar="COUNT",
-        within="[0, inf)",
-    )
-    cluster_wait: float = flag(
-        0.0,
-        "Wait up to so many seconds for Ray nodes that are still joining, until the cluster has the slots that the "
-        "flags ask for.",
-        metavar="SECONDS",
-        within="[0, inf)",
     )
 
 

@@ -33,18 +33,13 @@ PRIOR_MEAN, PRIOR_STRENGTH = 0.5, 2.0
 """Pass rate of a prompt while none is known, and the rollouts that a prior counts for."""
 
 
-def _filled() -> Any:
-    """A flag that `resolve` gives a value, of a narrower type than the flag's."""
-    return field()
-
-
 @dataclass(frozen=True, kw_only=True)
 class Settings(AdaConfig):
     """All our flags of one run, resolved once: from there on they are `args.ada`, in every process.
 
-    A flag whose default depends on others has its value here; `given` has the flags as they were given. `group_size`
-    is n, `advantage` OpenRLHF's estimator, `target` the objective. `pilot`: rollouts of every prompt that decide how
-    many follow; None where there are none. `gate`: of exit `gate` (mode seq).
+    A flag whose default depends on others has its value here, and a narrower type; `given` has the flags as they were
+    given. `group_size` is n, `advantage` OpenRLHF's estimator, `target` the objective. `pilot`: rollouts of every
+    prompt that decide how many follow; None where there are none. `gate`: of exit `gate` (mode seq).
     """
 
     given: AdaConfig
@@ -52,21 +47,21 @@ class Settings(AdaConfig):
     advantage: str
     target: Objective | TabulatedObjective
     gate: Gate | None
-    pilot: int | None = _filled()
-    k_pos: int = _filled()
-    k_neg: int = _filled()
-    budget: float = _filled()
-    min_samples: int = _filled()
-    max_samples: int = _filled()
-    correction: str = _filled()
-    baseline: str = _filled()
-    select: str = _filled()
-    estimator: str = _filled()
-    refill_limit: int = _filled()
-    scores: str = _filled()
-    candidates: int = _filled()
-    choice: str = _filled()
-    scheduler: str = _filled()
+    pilot: int | None = field()
+    k_pos: int = field()
+    k_neg: int = field()
+    budget: float = field()
+    min_samples: int = field()
+    max_samples: int = field()
+    correction: str = field()
+    baseline: str = field()
+    select: str = field()
+    estimator: str = field()
+    refill_limit: int = field()
+    scores: str = field()
+    candidates: int = field()
+    choice: str = field()
+    scheduler: str = field()
 
     def __post_init__(self) -> None:
         """`given` was checked."""
@@ -96,34 +91,14 @@ class Settings(AdaConfig):
         return min(self.first_wave, self.min_samples) if self.mode == "est" else self.first_wave
 
     @property
-    def decides_together(self) -> bool:
-        """Are decisions about all prompts of a step, also when their first rollouts are in?"""
-        return self.mode == "est" and self.pilot is not None
-
-    @property
     def drops_prompts(self) -> bool:
         """Can prompts that do not go on fill no group?"""
         return self.gate is not None and self.group_size > self.gate.pilot
 
     @property
-    def gives_up(self) -> bool:
-        """Does a prompt without a positive get the least number of rollouts in the end?"""
-        return self.mode == "est" and self.pilot is None and self.give_up > 0
-
-    @property
     def has_pilot(self) -> bool:
         """Do first rollouts decide how many follow?"""
         return self.pilot is not None
-
-    @property
-    def counts_positives(self) -> bool:
-        """Does a number of positives end sampling?"""
-        return self.k_pos > 0
-
-    @property
-    def counts_negatives(self) -> bool:
-        """Does a number of negatives end sampling?"""
-        return self.k_neg > 0
 
     @property
     def has_waves(self) -> bool:

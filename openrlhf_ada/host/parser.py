@@ -149,9 +149,24 @@ def _did_you_mean(message: str, known: Mapping[str, argparse.Action]) -> str:
     return f" Did you mean {', '.join(near)}?" if near else ""
 
 
+RENAMED = {
+    "actor_learning_rate": "--actor.adam.lr",
+    "critic_learning_rate": "--critic.adam.lr",
+    "pretrain": "--actor.model_name_or_path",
+    "generate_max_len": "--rollout.max_new_tokens",
+    "micro_train_batch_size": "--train.micro_batch_size",
+    "micro_rollout_batch_size": "--rollout.micro_batch_size",
+    "use_kl_loss": "--algo.kl.use_loss",
+    "save_path": "--ckpt.output_dir",
+}
+"""Flat names of earlier versions of OpenRLHF whose words are others now."""
+
+
 def _nearest(flag: str, known: Sequence[str]) -> list[str]:
     """All that have this name in a section, since OpenRLHF's flags had none once; else the one most alike."""
     name = flag.removeprefix("--")
+    if name in RENAMED:
+        return [RENAMED[name]]
     in_sections = [other for other in known if "." in other and other.rpartition(".")[2] == name]
     return in_sections or [near for near in [nearest(flag, known)] if near]
 

@@ -11,6 +11,7 @@ import hashlib
 import html
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -119,21 +120,13 @@ def _chart_data(sections: Sequence[Section]) -> dict[str, Any]:
 
 
 def _chart(chart: Chart) -> dict[str, Any]:
-    return {
-        "series": [_series(series) for series in chart.series],
-        "xLabel": chart.x_label,
-        "yLabel": chart.y_label,
-        "yShare": chart.y_share,
-        "categories": list(chart.categories),
-        "overTime": chart.is_over_time,
-    }
+    return asdict(chart) | {"series": [_series(series) for series in chart.series], "over_time": chart.is_over_time}
 
 
 def _series(series: Series) -> dict[str, Any]:
-    data: dict[str, Any] = {"name": series.name, "color": series.color, "kind": series.kind, "y": shortened(series.y)}
-    data["x"] = {axis: shortened(values) for axis, values in series.x.items()}
-    if series.low is not None and series.high is not None:
-        data |= {"low": shortened(series.low), "high": shortened(series.high), "band": series.band}
-    if series.text is not None:
-        data["text"] = list(series.text)
-    return data
+    bounds = {"low": series.low, "high": series.high}
+    return asdict(series) | {
+        "y": shortened(series.y),
+        "x": {axis: shortened(values) for axis, values in series.x.items()},
+        **{name: None if values is None else shortened(values) for name, values in bounds.items()},
+    }

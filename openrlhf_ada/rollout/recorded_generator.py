@@ -32,6 +32,9 @@ class RecordedGenerator(HostGenerator):
         super().__init__(host, tokenizer)
         self._processed: list[Experience] = []
 
+    def restore(self, states: dict[str, Any]) -> None:
+        """Go on from a checkpoint's states (or from the host's initial ones). Mode off has none of its own."""
+
     @torch.no_grad()
     def generate_samples(self, **generate_kwargs: Any) -> tuple[RolloutBatch, float | None, int, bool]:
         """The host's batch with its ledger. What the host sampled ahead counts in the step that trains it.

@@ -78,32 +78,23 @@ def _check_best_metric(args: SimpleNamespace) -> None:
 
 def check_required(args: SimpleNamespace) -> None:
     """What every run needs, and the host would miss only later, in other words; raises ConfigError."""
-    if args.actor.model_name_or_path is None:
-        raise ConfigError(
-            "--actor.model_name_or_path", None, "there is no model to train", "Give a local folder or a hub id"
-        )
-    if args.data.prompt_dataset is None:
-        raise ConfigError(
-            "--data.prompt_dataset", None, "there are no prompts to train on", "Give a .jsonl file or a hub id"
-        )
-    if not (args.vllm.num_engines and args.vllm.num_engines > 0):
-        raise ConfigError(
-            "--vllm.num_engines", args.vllm.num_engines, "rollouts are sampled by vLLM", "Use --vllm.num_engines 1"
-        )
-    if not (args.reward.remote_url or args.reward.model_name_or_path or args.train.agent_func_path):
-        raise ConfigError(
-            "--reward.remote_url",
-            None,
-            "nothing says what a good answer is",
-            "Give a reward file or URL, a reward model (--reward.model_name_or_path) or an agent "
-            "(--train.agent_func_path)",
-        )
-    if args.use_ms and importlib.util.find_spec("modelscope") is None:
-        raise ConfigError(
-            "--use_ms", True, "the package modelscope is not installed", "pip install modelscope, or drop the flag"
-        )
-    if args.ada.eval_ends and not args.eval.dataset:
-        raise ConfigError("--ada_eval_ends", True, "there is no evaluation set", "Give --eval.dataset")
+    scores = args.reward.remote_url or args.reward.model_name_or_path or args.train.agent_func_path
+    has_engines = args.vllm.num_engines and args.vllm.num_engines > 0
+    lacks_modelscope = args.use_ms and importlib.util.find_spec("modelscope") is None
+    no_evaluation = args.ada.eval_ends and not args.eval.dataset
+    a_reward = "Give a reward file or URL, a reward model (--reward.model_name_or_path) or an agent"
+    model, data = args.actor.model_name_or_path, args.data.prompt_dataset
+    rules = (
+        (model is None, "--actor.model_name_or_path", None, "there is no model to train", "Give a folder or a hub id"),
+        (data is None, "--data.prompt_dataset", None, "there are no prompts to train on", "Give a .jsonl or a hub id"),
+        (not has_engines, "--vllm.num_engines", args.vllm.num_engines, "vLLM samples", "Use --vllm.num_engines 1"),
+        (not scores, "--reward.remote_url", None, "nothing says what a good answer is", a_reward),
+        (lacks_modelscope, "--use_ms", True, "modelscope is not installed", "pip install modelscope, or leave it out"),
+        (no_evaluation, "--ada_eval_ends", True, "there is no evaluation set", "Give --eval.dataset"),
+    )
+    for is_wrong, flag, value, rule, remedy in rules:
+        if is_wrong:
+            raise ConfigError(flag, value, rule, remedy)
 
 
 def check_paths(args: SimpleNamespace) -> None:
@@ -112,7 +103,6 @@ def check_paths(args: SimpleNamespace) -> None:
         path = getattr(args, name).model_name_or_path
         if path is not None:
             check_model(f"--{name}.model_name_or_path", path, trusted=args.ada.trust_remote_code)
-    _check_heads(args)
     check_rewards(args.reward.remote_url, "--reward.remote_url")
     _check_experts(args)
     if args.train.agent_func_path:
@@ -130,19 +120,6 @@ def _check_policy(args: SimpleNamespace) -> None:
         raise ConfigError(
             "--ada_policy", args.ada.policy, f"it makes no policy ({type(error).__name__}: {error})", "Fix the file"
         ) from error
-
-
-def _check_heads(args: SimpleNamespace) -> None:
-    """vLLM refuses to split a model's heads unevenly, when it has started the engine's processes."""
-    workers = args.vllm.tensor_parallel_size
-    heads = _config_of_policy(args).get("num_attention_heads") if workers > 1 else None
-    if heads is not None and heads % workers:
-        raise ConfigError(
-            "--vllm.tensor_parallel_size",
-            workers,
-            f"the model has {heads} attention heads, which so many GPUs cannot share evenly",
-            f"Use a divisor of {heads}",
-        )
 
 
 def _check_experts(args: SimpleNamespace) -> None:

@@ -114,6 +114,9 @@ def test_mistyped_flag_is_refused_in_one_line(
     ("extra", "meant"),
     [
         (["--ada_exti", "pos"], "--ada_exit"),
+        (["--ada.exit", "pos"], "--ada_exit"),
+        (["--actor_learning_rate", "1e-6"], "--actor.adam.lr"),
+        (["--rollout_batch_size", "8"], "--rollout.batch_size"),
         ([ESTIMATOR, "grpo"], "group_norm"),
         ([ESTIMATOR, "Dr-GRPO"], "dr_grpo"),
         (["--actor.optim", "adamw"], "adam"),
@@ -195,20 +198,6 @@ def test_gpu_only_features_are_refused_on_cpu(
         return
     with pytest.raises(ConfigError, match=f"^{re.escape(flag)} is .* no GPU"):
         check_cpu_limits(args)
-
-
-@pytest.mark.parametrize("config", ['{"num_attention_heads": 9}', '{"text_config": {"num_attention_heads": 9}}'])
-def test_engine_with_indivisible_heads_is_refused(
-    refusal: Refusal, argv_with: Callable[[Flags], list[str]], valid_flags: dict[str, str], config: str
-) -> None:
-    file = Path(valid_flags[MODEL]) / "config.json"
-    file.write_text(config)
-    error = refusal({"--vllm.tensor_parallel_size": "2"})
-    check_refusal(error, "--vllm.tensor_parallel_size is 2", "")
-    args = parse(argv_with({"--vllm.tensor_parallel_size": "3"}))
-    assert args.vllm.tensor_parallel_size == 3
-    file.write_text("{")
-    assert str(file) in str(refusal({"--vllm.tensor_parallel_size": "2"}))
 
 
 @pytest.mark.parametrize(

@@ -75,18 +75,18 @@ function seriesTraces(series, chart) {
 }
 
 function hoverLine(chart, hasText) {
-  const value = chart.yShare ? "%{y:.1%}" : "%{y:.4~g}";
+  const value = chart.y_share ? "%{y:.1%}" : "%{y:.4~g}";
   return `${value}${hasText ? " · %{hovertext}" : ""}`;
 }
 
 function layout(chart) {
   const ink = color("ink"), grid = color("line");
   const line = { gridcolor: grid, zerolinecolor: grid, linecolor: grid, automargin: true, fixedrange: innerWidth < 700 };
-  const x = { ...line, title: { text: plain(chart.overTime ? DATA.axes[axis] || "" : chart.xLabel), standoff: 6 } };
+  const x = { ...line, title: { text: plain(chart.over_time ? DATA.axes[axis] || "" : chart.x_label), standoff: 6 } };
   if (chart.categories.length) Object.assign(x, { tickvals: chart.categories.map((_, i) => i), ticktext: chart.categories.map(plain), range: [-0.6, chart.categories.length - 0.4], showgrid: false });
-  if (!chart.overTime && !chart.categories.length) x.rangemode = "tozero";
-  const y = { ...line, title: { text: plain(chart.yLabel), standoff: 8 }, rangemode: "tozero" };
-  if (chart.yShare) y.tickformat = ".0%";
+  if (!chart.over_time && !chart.categories.length) x.rangemode = "tozero";
+  const y = { ...line, title: { text: plain(chart.y_label), standoff: 8 }, rangemode: "tozero" };
+  if (chart.y_share) y.tickformat = ".0%";
   return {
     paper_bgcolor: color("page"), plot_bgcolor: color("page"), font: { color: ink, size: 13, family: getComputedStyle(document.body).fontFamily },
     margin: { l: 52, r: 12, t: 8, b: 40 }, xaxis: x, yaxis: y, hovermode: chart.series.some((s) => s.kind === "points") ? "closest" : "x unified",
