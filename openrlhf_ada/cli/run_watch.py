@@ -40,7 +40,7 @@ ROLES = {
     "TrainingActor": ("trainer", CONTROLLER),
     "GenerateSamplesActor": ("generator", CONTROLLER),
     "_QueueActor": ("queue", SERVANT),
-    "EngineLock": ("engine lock", SERVANT),
+    "Lock": ("engine lock", SERVANT),
 }
 """By the class's name in Ray's table: OpenRLHF's, also where ours is derived from it. Other actors, such as those of
 an agent, keep the name of their class."""

@@ -16,14 +16,11 @@ from typing import Any
 from openrlhf_ada.data.examples import DataSets, Example, load_part
 from openrlhf_ada.data.files import DataError
 from openrlhf_ada.data.hub import library_errors
-from openrlhf_ada.data.labels import ReadLabels
 from openrlhf_ada.data.left_out import LeftOut
 from openrlhf_ada.data.prepared import write_parquet
 
-Reader = Callable[[Sequence[Example]], ReadLabels]
+Reader = Callable[[Sequence[Example]], dict[int, str]]
 """From examples to what is wrong with their labels, by position."""
-
-FORGEABLE = "a program could pass some of its tests without being right"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +35,11 @@ class PromptRoom:
 
 @dataclass(frozen=True, slots=True)
 class HandedOver:
-    """`spec`: for OpenRLHF, in place of the given one if it is rewritten; `rows`: how many there are. `forgeable`:
-    rows among them with tests that a program could pass without being right."""
+    """`spec`: for OpenRLHF, in place of the given one if it is rewritten; `rows`: how many there are."""
 
     spec: str
     rows: int
     left_out: list[LeftOut] = field(default_factory=list)
-    forgeable: list[LeftOut] = field(default_factory=list)
     is_rewritten: bool = False
 
 
@@ -67,9 +62,7 @@ def hand_over(
     Raises:
         DataError: nothing is left of a data set, or it cannot be written.
     """
-    labels = ReadLabels() if read is None else read(examples)
-    left_out = _left_out(examples, sets.flag, labels, prompts)
-    forgeable = [_leave_out(examples[p], FORGEABLE, "") for p in sorted(labels.forgeable - left_out.keys())]
+    left_out = _left_out(examples, sets.flag, {} if read is None else read(examples), prompts)
     kept = [example for position, example in enumerate(examples) if position not in left_out]
     parts = sets.spec.split(",")
     needed = {example.part for example in examples}
@@ -82,18 +75,18 @@ def hand_over(
         )
     plain = [[example.question for example in kept], [example.label for example in kept]]
     if not left_out and sets.rewards is None and _is_read_alike(sets, plain):
-        return HandedOver(sets.spec, len(kept), forgeable=forgeable)
+        return HandedOver(sets.spec, len(kept))
     spec = _write(sets, kept, _columns(sets, kept), folder)
-    return HandedOver(spec, len(kept), list(left_out.values()), forgeable, is_rewritten=True)
+    return HandedOver(spec, len(kept), list(left_out.values()), is_rewritten=True)
 
 
 def _left_out(
-    examples: Sequence[Example], flag: str, labels: ReadLabels, prompts: PromptRoom | None
+    examples: Sequence[Example], flag: str, unreadable: dict[int, str], prompts: PromptRoom | None
 ) -> dict[int, LeftOut]:
     """By position, with the cause."""
     found = {
         position: _leave_out(examples[position], cause, "with a label that cannot be read")
-        for position, cause in labels.unreadable.items()
+        for position, cause in unreadable.items()
     }
     if prompts is not None:
         asked = [position for position in range(len(examples)) if position not in found]

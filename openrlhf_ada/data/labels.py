@@ -1,4 +1,4 @@
-"""Labels, read by their own graders before anything is sampled: which cannot be read, which a program could forge,
+"""Labels, read by their own graders before anything is sampled: which cannot be read,
 which contradict each other, and which are not right by themselves.
 
 Every answer to a prompt whose label cannot be read would stay without a score, so such rows are left out. Functions of
@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Any
 
 from openrlhf_ada.data.problems import Problem, deduplicated
@@ -22,17 +21,9 @@ from openrlhf_ada.reward.reasoning_answers import from_label
 from openrlhf_ada.reward.reward_function import GRADERS, MIXED, NAMED, grader_of
 
 
-@dataclass(frozen=True, slots=True)
-class ReadLabels:
-    """`unreadable`: the cause, in the words of the grader, by position. `forgeable`: positions of labels with tests
-    that a program could pass without being right."""
-
-    unreadable: dict[int, str] = field(default_factory=dict)
-    forgeable: frozenset[int] = frozenset()
-
-
-def read_labels(labels: Sequence[Any], reward: str, limits: GradingLimits) -> ReadLabels:
-    """Let `reward` read the labels, each different one once.
+def read_labels(labels: Sequence[Any], reward: str, limits: GradingLimits) -> dict[int, str]:
+    """Let `reward` read the labels, each different one once. Returns the positions of those that it cannot read, each
+    with the cause.
 
     `reward`: one of GRADERS, or MIXED for labels that name theirs.
     """
@@ -42,15 +33,12 @@ def read_labels(labels: Sequence[Any], reward: str, limits: GradingLimits) -> Re
         if named is None or named[0] in GRADERS:
             positions.setdefault(json.dumps(label), []).append(position)
     if not positions:
-        return ReadLabels()
+        return {}
     with GraderPool(grader_of(reward), limits) as pool, ThreadPoolExecutor(2 * pool.num_workers) as threads:
         # An empty response is a wrong answer to every label that can be read.
         grades = list(threads.map(lambda label: pool.grade("", json.loads(label)), positions))
-    found = list(zip(grades, positions.values(), strict=True))
-    return ReadLabels(
-        {position: grade.cause for grade, same in found if grade.score is None for position in same},
-        frozenset(position for grade, same in found if grade.forgeable for position in same),
-    )
+    found = zip(grades, positions.values(), strict=True)
+    return {position: grade.cause for grade, same in found if grade.score is None for position in same}
 
 
 class LabelChecks(GraderPool):

@@ -1,4 +1,4 @@
-"""The demo's task: arithmetic of graded difficulty from reasoning-gym, as short few-shot completion prompts.
+"""The demo's task: arithmetic of graded difficulty, as short few-shot completion prompts.
 
 Prompt tokens dominate the cost of a step on a CPU, so a prompt is two solved sums and the question ("3+4="), at most
 24 tokens of SmolLM2 (one per character), and an answer is at most 3 characters and a newline.
@@ -6,58 +6,44 @@ Prompt tokens dominate the cost of a step on a CPU, so a prompt is two solved su
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from openrlhf_ada.demo.artifacts import write_jsonl
-from openrlhf_ada.reward.reasoning_answers import import_reasoning_gym
-
-logger = logging.getLogger(__name__)
 
 SHOTS = "12+7=19\n25+31=56\n"
 """What every prompt begins with, in both files; these sums themselves are never asked."""
 
-_SHOT_EXPRESSIONS = tuple(line.split("=")[0] for line in SHOTS.splitlines())
 _HELDOUT_SHARE = 0.3
 """Share of each level's expressions that is set apart for evaluation, whatever number of rows is asked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One difficulty: which task of reasoning-gym, with which settings, and which of its expressions are taken.
+    """One difficulty: expressions of so many `terms` whose largest operand lies in a range (inclusive).
 
-    `weight` is the level's share of the rows, as far as its expressions suffice. `draws` is how many tasks are drawn
-    to find most of the distinct expressions of the level.
+    `weight` is the level's share of the rows, as far as its expressions suffice.
     """
 
     name: str
     weight: float
-    dataset: str
-    settings: Mapping[str, Any]
     operator: str
+    terms: int
     largest: tuple[int, int]
-    """The largest operand lies in this range (inclusive)."""
-    draws: int
-
-
-_PLAIN = {"allow_parentheses": False, "allow_negation": False}
-
-
-def _digits(count: int, *, terms: int) -> dict[str, int]:
-    return {"min_terms": terms, "max_terms": terms, "min_digits": count, "max_digits": count}
 
 
 LEVELS = (
-    Level("mul-1digit", 0.15, "basic_arithmetic", {**_digits(1, terms=2), **_PLAIN}, "*", (0, 10), 2_000),
-    Level("add-1digit", 0.20, "chain_sum", _digits(1, terms=2), "+", (0, 9), 2_000),
-    Level("add-to-20", 0.20, "basic_arithmetic", {**_digits(2, terms=2), **_PLAIN}, "+", (10, 20), 20_000),
-    Level("sub-1digit", 0.15, "chain_sum", _digits(1, terms=2), "-", (0, 9), 2_000),
-    Level("sub-to-20", 0.20, "basic_arithmetic", {**_digits(2, terms=2), **_PLAIN}, "-", (10, 20), 20_000),
-    Level("add-3terms", 0.10, "chain_sum", _digits(1, terms=3), "+", (0, 9), 10_000),
+    Level("mul-1digit", 0.15, "*", 2, (0, 10)),
+    Level("add-1digit", 0.20, "+", 2, (0, 9)),
+    Level("add-to-20", 0.20, "+", 2, (10, 20)),
+    Level("sub-1digit", 0.15, "-", 2, (0, 9)),
+    Level("sub-to-20", 0.20, "-", 2, (10, 20)),
+    Level("add-3terms", 0.10, "+", 3, (0, 9)),
 )
 """Pass rates of SmolLM2-135M-Instruct at temperature 1, by level: about .5, .4, .25, .25, .12 and .08."""
 
@@ -68,14 +54,13 @@ def write_demo_data(out_dir: Path, *, num_train: int, num_heldout: int, seed: in
     Rows are {"input": prompt, "label": the answer as text, "datasource": level name, "id": level and expression}. No
     held-out expression occurs in the training rows, not even with its operands in another order. Returns the two
     paths ("train", "heldout") and "levels": the number of rows of each level in each file. Raises ValueError when a
-    number is below 1 or above the number of distinct expressions (about 1200 and 500).
+    number is below 1 or above the number of expressions (about 1300 and 500).
     """
+    pools = {level.name: _split(expressions(level), seed) for level in LEVELS}
     rows: dict[str, list[dict[str, str]]] = {"train": [], "heldout": []}
     for name, rows_wanted in (("train", num_train), ("heldout", num_heldout)):
         if rows_wanted < 1:
             raise ValueError(f"num_{name} is {rows_wanted}, expected at least 1 row: ask for more")
-    pools = {level.name: _split(_draw_level(level, seed), seed) for level in LEVELS}
-    for name, rows_wanted in (("train", num_train), ("heldout", num_heldout)):
         available = {level: split[name] for level, split in pools.items()}
         counts = _share_out(rows_wanted, {level: len(found) for level, found in available.items()}, name)
         for level, found in available.items():
@@ -84,35 +69,24 @@ def write_demo_data(out_dir: Path, *, num_train: int, num_heldout: int, seed: in
     paths = {name: Path(out_dir) / f"{name}.jsonl" for name in rows}
     for name, path in paths.items():
         write_jsonl(path, rows[name])
-        logger.info("wrote %d rows to %s", len(rows[name]), path)
     levels = {level: {name: sum(row["datasource"] == level for row in rows[name]) for name in rows} for level in pools}
     return {"train": str(paths["train"]), "heldout": str(paths["heldout"]), "levels": levels}
 
 
-def _draw_level(level: Level, seed: int) -> dict[str, str]:
-    """The level's distinct expressions and their answers, as reasoning-gym generates them, in order of appearance."""
-    tasks = import_reasoning_gym().create_dataset(
-        level.dataset,
-        seed=seed,
-        size=level.draws,
-        **level.settings,
-        **({"operators": (level.operator,)} if level.dataset == "basic_arithmetic" else {}),
-    )
-    asked = {_key(expression) for expression in _SHOT_EXPRESSIONS}
+def expressions(level: Level) -> dict[str, str]:
+    """All of a level's expressions with their answers, but for those that every prompt shows.
+
+    Negative results are left out: this model never gets them right, so they would cost rollouts and teach nothing.
+    """
+    smallest, largest = level.largest
+    shown = {line.split("=")[0] for line in SHOTS.splitlines()}
     found: dict[str, str] = {}
-    for expression, answer in _expressions(tasks):
-        operands = [int(operand) for operand in expression.split(level.operator) if operand.isdecimal()]
-        fits = len(operands) == level.settings["min_terms"] and level.largest[0] <= max(operands) <= level.largest[1]
-        # Negative results are out of reach of this model (pass rate 0): they would cost rollouts and teach nothing.
-        if fits and int(answer) >= 0 and _key(expression) not in asked:
-            found[expression] = answer
+    for operands in product(range(largest + 1), repeat=level.terms):
+        text = level.operator.join(map(str, operands))
+        answer = {"+": sum(operands), "*": math.prod(operands), "-": 2 * operands[0] - sum(operands)}[level.operator]
+        if max(operands) >= smallest and answer >= 0 and _key(text) not in map(_key, shown):
+            found[text] = str(answer)
     return found
-
-
-def _expressions(tasks: Any) -> Iterator[tuple[str, str]]:
-    for index in range(len(tasks)):
-        entry = tasks[index]
-        yield entry["metadata"]["expression"].replace(" ", ""), entry["answer"]
 
 
 def _key(expression: str) -> str:

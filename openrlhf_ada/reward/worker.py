@@ -34,8 +34,7 @@ from openrlhf_ada.reward.grade import (
 MAY_TAKE = "may_take"
 """The key of a message to the parent: seconds that this answer may take in all; None when its label has been read."""
 
-LONGEST_CAUSE = 500
-"""Characters."""
+LONGEST_CAUSE = 500  # characters
 
 
 def load_file(path: str) -> ModuleType:

@@ -32,6 +32,9 @@ class RecordedGenerator(HostGenerator):
         super().__init__(host, tokenizer)
         self._processed: list[Experience] = []
 
+    def restore(self, states: dict[str, Any]) -> None:
+        """Go on from a checkpoint's states (or from the host's initial ones). Mode off has none of its own."""
+
     @torch.no_grad()
     def generate_samples(self, **generate_kwargs: Any) -> tuple[RolloutBatch, float | None, int, bool]:
         """The host's batch with its ledger. What the host sampled ahead counts in the step that trains it.
@@ -42,16 +45,17 @@ class RecordedGenerator(HostGenerator):
         before = _lengths(self.samples_ahead)
         samples, pass_rate, consumed, exhausted = super().generate_samples(**generate_kwargs)
         _check_rewards(samples)
-        kept, ahead, processed = map(_lengths, (samples, self.samples_ahead, self._processed))
-        rejected = len(processed) + len(before) - len(kept) - len(ahead)
-        rejected_tokens = sum(processed) + sum(before) - sum(kept) - sum(ahead)
+        kept, ahead = _lengths(samples), _lengths(self.samples_ahead)
+        # What was sampled ahead before, and now, but for what waits.
+        drawn = before + _lengths(self._processed)
+        count, tokens = len(drawn) - len(ahead), sum(drawn) - sum(ahead)
         ledger = Ledger(
-            drawn=len(kept) + rejected,
+            drawn=count,
             kept=len(kept),
-            unused=rejected,
-            drawn_tokens=sum(kept) + rejected_tokens,
+            unused=count - len(kept),
+            drawn_tokens=tokens,
             kept_tokens=sum(kept),
-            unused_tokens=rejected_tokens,
+            unused_tokens=tokens - sum(kept),
         )
         # With what the host's filter has rejected; of a batch that was sampled ahead, its own.
         accuracy = _accuracy(self._processed or samples)

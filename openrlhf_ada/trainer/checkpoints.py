@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -54,14 +54,6 @@ class Manifest:
     origin: Origin
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """`passed_over`: newer checkpoints and what is wrong with them."""
-
-    manifest: Manifest
-    passed_over: tuple[tuple[str, str], ...]
-
-
 def average_of(root: Path, tag: str) -> Path:
     """Where the average of a checkpoint is (--train.enable_ema). `root`: --ckpt.path."""
     return root / AVERAGE / f"{tag}.safetensors"
@@ -74,7 +66,7 @@ def discard(root: Path, tag: str) -> None:
 
 def commit(root: Path, tag: str, metric: float | None, origin: Origin) -> None:
     """Let a checkpoint count whose files are all written."""
-    number = 1 + max((manifest.number for manifest in manifests(root)), default=0)
+    number = 1 + sum(manifest.number for manifest in manifests(root)[-1:])
     found = Manifest(tag, number, metric, _checksums(root, _files_of(root, tag)), origin)
     path = _manifest_of(root, tag)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -86,40 +78,35 @@ def rotate(root: Path, max_num: float, max_mem: float) -> None:
     """Remove what is too much, by OpenRLHF's rules: of those that are not the best, first those without a metric, then
     the worst, then the oldest. The newest stays. `max_mem`: GiB of all checkpoints together."""
     known = {manifest.tag: manifest for manifest in manifests(root)}
-    newest = max(known.values(), key=lambda manifest: manifest.number).tag
-    for tag in [tag for tag in known if tag.startswith("best") and tag != _newest_best(known)]:
+    for tag in [tag for tag in known if tag.startswith("best")][:-1]:
         _remove(root, tag)
+    newest = list(known)[-1]
     while True:
         tags = _tags(root)
         regular = [tag for tag in tags if not tag.startswith("best")]
         candidates = [tag for tag in regular if tag != newest]
         too_many = len(regular) > max(max_num, 1)
-        if not candidates or not (too_many or _bytes(root, tags) > max_mem * GIB):
+        size = sum(path.stat().st_size for tag in tags for path in _files_of(root, tag))
+        if not candidates or not (too_many or size > max_mem * GIB):
             return
         _remove(root, min(candidates, key=lambda tag: _worth(known.get(tag))))
 
 
-def _newest_best(known: Mapping[str, Manifest]) -> str | None:
-    best = [manifest for manifest in known.values() if manifest.tag.startswith("best")]
-    return max(best, key=lambda manifest: manifest.number).tag if best else None
-
-
 def _worth(manifest: Manifest | None) -> tuple[bool, float, int]:
-    """One without a manifest was not finished, or is not ours."""
     if manifest is None:
         return False, 0.0, 0
     return manifest.metric is not None, manifest.metric or 0.0, manifest.number
 
 
-def newest_whole(root: Path) -> Choice | None:
-    """The checkpoint to go on from; None where there is no manifest. Reads all of its files.
+def newest_whole(root: Path) -> tuple[Manifest, list[tuple[str, str]]] | None:
+    """The checkpoint to go on from, and newer ones with what is wrong with them; None where there is no manifest.
 
-    Raises NoWholeCheckpointError.
+    Reads all of its files. Raises NoWholeCheckpointError.
     """
     passed_over = [(path.stem, found) for path in _paths(root) if isinstance(found := _read(path), str)]
-    for manifest in sorted(manifests(root), key=lambda manifest: manifest.number, reverse=True):
+    for manifest in reversed(manifests(root)):
         if (damage := _damage(root, manifest)) is None:
-            return Choice(manifest, tuple(passed_over))
+            return manifest, passed_over
         passed_over.append((manifest.tag, damage))
     if passed_over:
         raise NoWholeCheckpointError("; ".join(f"{tag}: {damage}" for tag, damage in passed_over))
@@ -136,7 +123,7 @@ def go_on_from(root: Path, tag: str) -> None:
 def last_checkpoint(root: Path) -> str | None:
     """The newest of ours, whole or not; else one that names itself the latest, as OpenRLHF's do."""
     if known := manifests(root):
-        return max(known, key=lambda manifest: manifest.number).tag
+        return known[-1].tag
     return latest_tag(root / POLICY)
 
 
@@ -146,8 +133,9 @@ def has_checkpoint(root: Path) -> bool:
 
 
 def manifests(root: Path) -> list[Manifest]:
-    """Those that can be read."""
-    return [found for path in _paths(root) if isinstance(found := _read(path), Manifest)]
+    """Those that can be read, in the order in which they were written."""
+    found = [found for path in _paths(root) if isinstance(found := _read(path), Manifest)]
+    return sorted(found, key=lambda manifest: manifest.number)
 
 
 def _paths(root: Path) -> list[Path]:
@@ -177,10 +165,6 @@ def _files_of(root: Path, tag: str) -> list[Path]:
     folders = [root / group / tag for group in (POLICY, CRITIC)]
     files = [path for folder in folders for path in sorted(folder.rglob("*")) if path.is_file()]
     return [*files, *([average_of(root, tag)] if average_of(root, tag).is_file() else [])]
-
-
-def _bytes(root: Path, tags: Iterable[str]) -> int:
-    return sum(path.stat().st_size for tag in tags for path in _files_of(root, tag))
 
 
 def _remove(root: Path, tag: str) -> None:

@@ -18,19 +18,17 @@ from openrlhf.trainer.ray import ppo_critic
 
 from openrlhf_ada.host.checkpoints import CRITIC
 from openrlhf_ada.host.models import HostCriticActor
-from openrlhf_ada.trainer.experience_maker import critic_weights
-from openrlhf_ada.trainer.finite import FiniteSteps
-from openrlhf_ada.trainer.gradient_steps import mark_boundary, seed_step
-from openrlhf_ada.trainer.logged_figures import StepMeans, loss_totals
+from openrlhf_ada.trainer.experience_maker import CRITIC_WEIGHT, critic_weights
+from openrlhf_ada.trainer.training_step import FiniteSteps, StepMeans, loss_totals, mark_boundary, seed_step
 
 
 class StratumValueLoss(ValueLoss):
-    """The host's clipped value loss with one weight per sample.
+    """The host's clipped value loss with one weight per sample, if any.
 
     The loss mask enters only as a weighted sum; the normaliser is the step's token count, given by the host.
     """
 
-    weights: torch.Tensor
+    weights: torch.Tensor | None = None
 
     def forward(
         self,
@@ -40,14 +38,14 @@ class StratumValueLoss(ValueLoss):
         action_mask: torch.Tensor | None = None,
         **loss_batch_info: Any,
     ) -> torch.Tensor:
-        if action_mask is None:
-            raise ValueError("the stratum-weighted value loss needs the action mask")
-        weighted_mask = action_mask * self.weights.to(values.device).unsqueeze(-1)
-        return super().forward(values, old_values, returns, action_mask=weighted_mask, **loss_batch_info)
+        if self.weights is not None and action_mask is not None:
+            action_mask = action_mask * self.weights.to(values.device).unsqueeze(-1)
+        return super().forward(values, old_values, returns, action_mask=action_mask, **loss_batch_info)
 
 
-class WholeStepCriticTrainer(ppo_critic.CriticPPOTrainer):
-    """The host's critic trainer, which trains all micro-batches of a step, and only of finite numbers.
+class AdaCriticTrainer(ppo_critic.CriticPPOTrainer):
+    """The host's critic trainer, which trains all micro-batches of a step, and only of finite numbers; in the adaptive
+    modes with the stratum-weighted loss.
 
     It logs means over the tokens of the whole step, and rate and gradient norm of its last optimizer step: the host
     logs means over micro-batches.
@@ -55,16 +53,21 @@ class WholeStepCriticTrainer(ppo_critic.CriticPPOTrainer):
 
     _last: dict[str, float]
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.critic_loss_fn = StratumValueLoss(self.value_clip)
+
     @cached_property
     def _means(self) -> StepMeans:
         return StepMeans()
 
     @cached_property
     def _finite(self) -> FiniteSteps:
-        return FiniteSteps.of_run("critic", self.critic_loss_fn, self.critic, self.strategy.args)
+        return FiniteSteps("critic", self.critic_loss_fn, self.critic)
 
     def training_step(self, experience: Any, step: int, loss_batch_info: dict | None = None) -> dict[str, float]:
         mark_boundary(self, self.critic, step)
+        self.critic_loss_fn.weights = critic_weights(experience) if CRITIC_WEIGHT in experience.info else None
         with self._finite.step(experience):
             status = super().training_step(experience, step, loss_batch_info)
         self._note_figures(status, experience, step, loss_batch_info)
@@ -84,18 +87,6 @@ class WholeStepCriticTrainer(ppo_critic.CriticPPOTrainer):
         self._last = {name: status[name] for name in ("critic_lr", "critic_grad_norm")}
 
 
-class StratumCriticTrainer(WholeStepCriticTrainer):
-    """With the stratum-weighted loss."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.critic_loss_fn = StratumValueLoss(self.value_clip)
-
-    def training_step(self, experience: Any, step: int, loss_batch_info: dict | None = None) -> dict[str, float]:
-        self.critic_loss_fn.weights = critic_weights(experience)
-        return super().training_step(experience, step, loss_batch_info)
-
-
 class UncommittedCheckpoints:
     """Of a critic's process, in place of the host's, which removes older ones first: the policy's process does that
     when both are written (`trainer/checkpoints.py`)."""
@@ -109,22 +100,14 @@ class UncommittedCheckpoints:
             self.critic.save_checkpoint(str(Path(self.strategy.args.ckpt.path) / CRITIC), tag, save_latest=False)
 
 
-class WholeStepCriticActor(UncommittedCheckpoints, HostCriticActor):
-    """The host's critic actor with a trainer of ours: mode off."""
+class AdaCriticModelActor(UncommittedCheckpoints, HostCriticActor):
+    """The host's critic actor with our trainer."""
 
-    trainer_class = WholeStepCriticTrainer
+    trainer_class = AdaCriticTrainer
 
     def begin_step(self, version: int) -> None:
         """A training step begins."""
         seed_step(self.strategy.args, version)
 
-
-class AdaCriticModelActor(WholeStepCriticActor):
-    """Trains with stratum factors: the adaptive modes."""
-
-    trainer_class = StratumCriticTrainer
-
-
-RayWholeStepCritic = ray.remote(num_gpus=1)(WholeStepCriticActor)
 
 RayAdaCritic = ray.remote(num_gpus=1)(AdaCriticModelActor)

@@ -12,8 +12,7 @@ from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 
 from openrlhf_ada.core.advantages import WHITENED
 from openrlhf_ada.rollout.records import SampleTag, TaggedExperience
-from openrlhf_ada.trainer.collapse import surprisal
-from openrlhf_ada.trainer.logprob_gap import LogprobGap, check_gap, logprob_gap
+from openrlhf_ada.trainer.logprob_gap import LogprobGap, check_gap, logprob_gap, surprisal
 from openrlhf_ada.trainer.skipped_rollouts import hide, show
 
 CRITIC_WEIGHT = "ada_critic_weight"
@@ -29,7 +28,16 @@ class AdaptiveExperienceMaker(RemoteExperienceMaker):
 
     def __init__(self, host: RemoteExperienceMaker, *, uses_critic: bool = True) -> None:
         """`uses_critic`: ask it for values. A pass-rate critic predicts, and has none for the policy's training."""
-        super().__init__(*_parts(host, uses_critic=uses_critic))
+        critic: Any = host.critic_model_group if uses_critic else None
+        super().__init__(
+            host.actor_model_group,
+            critic,
+            host.reward_model_group,
+            host.initial_model_group,
+            host.kl_ctl,
+            host.strategy,
+            host.tokenizer,
+        )
         self.group_scale = 1.0
         self.gap: LogprobGap | None = None
         self.surprisal: float | None = None
@@ -129,18 +137,5 @@ class AdaptiveExperienceMaker(RemoteExperienceMaker):
 def critic_weights(experience: Any) -> torch.Tensor:
     """Stratum factors of a training micro-batch, shape (B,)."""
     values = experience.info[CRITIC_WEIGHT]
-    # OpenRLHF's collation makes a list of scalars of it.
+    # The host's collation makes a list of scalars of it.
     return values if isinstance(values, torch.Tensor) else torch.stack(list(values))
-
-
-def _parts(host: RemoteExperienceMaker, *, uses_critic: bool = True) -> tuple[Any, ...]:
-    """What a maker that takes the place of `host` is made of."""
-    return (
-        host.actor_model_group,
-        host.critic_model_group if uses_critic else None,
-        host.reward_model_group,
-        host.initial_model_group,
-        host.kl_ctl,
-        host.strategy,
-        host.tokenizer,
-    )

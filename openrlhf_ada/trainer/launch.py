@@ -44,9 +44,9 @@ def train(args: SimpleNamespace, note: Callable[[str], None]) -> None:
 
         actors["CriticModelActor"] = RayPassRateCritic
     elif args.algo.advantage.estimator == "gae":
-        from openrlhf_ada.trainer.critic import RayAdaCritic, RayWholeStepCritic
+        from openrlhf_ada.trainer.critic import RayAdaCritic
 
-        actors["CriticModelActor"] = RayWholeStepCritic if args.ada.mode == "off" else RayAdaCritic
+        actors["CriticModelActor"] = RayAdaCritic
     from openrlhf_ada.rollout.engine import rollout_actor
     from openrlhf_ada.trainer.policy import RayAdaPolicyActor, RayReferenceActor, RayRewardActor
 

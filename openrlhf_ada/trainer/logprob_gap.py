@@ -1,4 +1,4 @@
-"""Do policy and engines give the same tokens the same probability? If not, rollouts come from another policy."""
+"""What the log-probabilities of sampled tokens say: do policy and engines agree, and how certain is the policy?"""
 
 from __future__ import annotations
 
@@ -17,24 +17,19 @@ class LogprobGapError(RuntimeError):
 
 @dataclass(frozen=True)
 class LogprobGap:
-    """Of sampled tokens: mean and maximum of |log π - log μ|, policy π by engine μ, and mean of π / μ.
+    """Of sampled tokens: mean and maximum of |log π - log μ|, policy π by engine μ.
 
-    The last is 1 in expectation whatever the policies are, if the engine's log-probabilities are those it samples by.
     The first token of an answer or turn is left out: OpenRLHF has vLLM sample at least one token, so none can be the
-    end there, and μ is π without it. `ends_at_once`: by how much, so the mean probability that π gives to the end.
+    end there, and μ is π without it.
     """
 
     mean: float
     maximum: float
-    ratio_mean: float
-    ends_at_once: float = 0.0
 
-    def metrics(self) -> dict[str, float]:
-        return {
-            "ada/logprob_gap_mean": self.mean,
-            "ada/logprob_gap_max": self.maximum,
-            "ada/logprob_ratio_mean": self.ratio_mean,
-        }
+    def __str__(self) -> str:
+        return (
+            f"policy and engines differ by {self.mean:.3g} per token in log-probability (at most {self.maximum:.3g})"
+        )
 
 
 def logprob_gap(experiences: Sequence[Any]) -> LogprobGap | None:
@@ -46,20 +41,24 @@ def logprob_gap(experiences: Sequence[Any]) -> LogprobGap | None:
     if any(experience.rollout_log_probs is None for experience in experiences):
         return None
     by_batch = [(e.action_log_probs - e.rollout_log_probs).float() for e in experiences]
-    computed = [computed_actions(e) for e in experiences]
-    first = [_first_of_turns(of) for of in computed]
-    later = [of & ~begins for of, begins in zip(computed, first, strict=True)]
-    gaps, of_first = (torch.cat([v[of] for v, of in zip(by_batch, which, strict=True)]) for which in (later, first))
+    gaps = torch.cat([v[_follow_others(computed_actions(e))] for v, e in zip(by_batch, experiences, strict=True)])
     if not len(gaps):
         return None
-    ends = (1 - of_first.exp()).clamp(min=0.0)
-    return LogprobGap(float(gaps.abs().mean()), float(gaps.abs().max()), float(gaps.exp().mean()), float(ends.mean()))
+    return LogprobGap(float(gaps.abs().mean()), float(gaps.abs().max()))
 
 
-def _first_of_turns(actions: torch.Tensor) -> torch.Tensor:
-    """Which actions follow none, shape (B, A), bool."""
-    before = torch.nn.functional.pad(actions[:, :-1], (1, 0))
-    return actions & ~before
+def _follow_others(actions: torch.Tensor) -> torch.Tensor:
+    """All actions but the first of each turn, shape (B, A), bool."""
+    return actions & torch.nn.functional.pad(actions[:, :-1], (1, 0))
+
+
+def surprisal(experiences: Sequence[Any]) -> float | None:
+    """Mean of -log π over the sampled tokens of micro-batches with `action_log_probs` and `action_mask`, shape (B, A)
+    each: an estimate of the policy's entropy per token. None where nothing was sampled, or all is hidden.
+    """
+    surprisals = [-e.action_log_probs.float()[computed_actions(e)] for e in experiences]
+    tokens = sum(map(len, surprisals))
+    return float(sum(part.sum() for part in surprisals)) / tokens if tokens else None
 
 
 def check_gap(gap: LogprobGap, limit: float) -> None:
@@ -67,7 +66,6 @@ def check_gap(gap: LogprobGap, limit: float) -> None:
     # Not a number is not below the limit either.
     if not gap.mean <= limit:
         raise LogprobGapError(
-            f"policy and engines differ by {gap.mean:.3g} per token in log-probability (at most {gap.maximum:.3g}), "
-            f"and --ada_logprob_stop is {limit:g}: the engines' weights are not the policy's, or they compute "
+            f"{gap}, and --ada_logprob_stop is {limit:g}: the engines' weights are not the policy's, or they compute "
             f"something else. --ada_verify_sync always finds tensors that arrive wrongly."
         )

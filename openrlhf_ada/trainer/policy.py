@@ -15,18 +15,22 @@ from openrlhf.utils.distributed_util import torch_dist_barrier_and_cuda_sync
 from peft import PeftModel
 
 from openrlhf_ada.host.checkpoints import POLICY, latest_tag
-from openrlhf_ada.host.model_code import check_model_code, has_experts
+from openrlhf_ada.host.model_code import has_experts
 from openrlhf_ada.host.models import HostPolicyActor, HostPolicyTrainer, HostReferenceActor, HostRewardActor
 from openrlhf_ada.host.sharding import sharding
 from openrlhf_ada.platforms.folders import check_space
 from openrlhf_ada.rollout.engine_restart import EngineWaiter
 from openrlhf_ada.trainer.checkpoints import Origin, average_of, commit, discard, rotate
-from openrlhf_ada.trainer.finite import FiniteSteps
-from openrlhf_ada.trainer.gradient_steps import mark_boundary, seed_step
-from openrlhf_ada.trainer.logged_figures import StepMeans, loss_totals
-from openrlhf_ada.trainer.loss_average import advantage_factors
 from openrlhf_ada.trainer.skipped_rollouts import IDLE, log_probs_of_rest, rest_of_training, shorten
-from openrlhf_ada.weights.average import Part, WeightAverage
+from openrlhf_ada.trainer.training_step import (
+    FiniteSteps,
+    StepMeans,
+    advantage_factors,
+    loss_totals,
+    mark_boundary,
+    seed_step,
+)
+from openrlhf_ada.weights.average import WeightAverage
 from openrlhf_ada.weights.export import MERGED, export_whole, whole_weights
 from openrlhf_ada.weights.policy_side import PolicyWeights
 from openrlhf_ada.weights.sender import (
@@ -92,7 +96,7 @@ class AdaActorTrainer(HostPolicyTrainer):
 
     @cached_property
     def _finite(self) -> FiniteSteps:
-        return FiniteSteps.of_run("policy", self.actor_loss_fn, self.actor.model, self.strategy.args)
+        return FiniteSteps("policy", self.actor_loss_fn, self.actor.model)
 
     def training_step(self, experience: Any, kl_ctl: float, step: int, loss_batch_info: Any = None) -> Any:
         """The host's, with the average of --ada_loss, and what follows a step of the optimizer.
@@ -101,14 +105,19 @@ class AdaActorTrainer(HostPolicyTrainer):
         """
         mark_boundary(self, self.actor.model, step)
         if self.args.ada.loss != "host":
-            loss_batch_info = self._average_losses(experience, step, loss_batch_info)
-        rest, is_idle = self._rest(experience)
+            loss_batch_info = loss_batch_info or loss_totals(self, experience.action_mask, step)
+            by_token = self.actor_loss_fn.token_level_loss
+            factors = advantage_factors(experience, loss_batch_info, self.args, by_token=by_token)
+            experience.advantages = experience.advantages * factors
+        skips = self.args.ada.skips_zeros
+        rest = rest_of_training(experience) if skips else experience
         before = self.actor.model.global_steps
         with self._finite.step(rest):
             status = super().training_step(rest, kl_ctl, step, loss_batch_info)
         self._note_figures(status, experience, step, loss_batch_info)
         if self.average is not None and self.actor.model.global_steps > before:
             self.average.update()
+        is_idle = skips and not (rest.advantages * rest.action_mask).any()
         return status | {"num_samples": IDLE, "num_action_tokens": IDLE} if is_idle else status
 
     def ppo_train(self, kl_ctl: float) -> dict[str, float]:
@@ -123,21 +132,6 @@ class AdaActorTrainer(HostPolicyTrainer):
         totals = loss_batch_info or loss_totals(self, experience.action_mask, step)
         self._means.add_policy(status, experience.action_mask, totals, self.actor_loss_fn, self.args.algo.kl)
 
-    def _rest(self, experience: Any) -> tuple[Any, bool]:
-        """What is to be computed of a micro-batch, and whether that is nothing."""
-        if not self.args.ada.skips_zeros:
-            return experience, False
-        rest = rest_of_training(experience)
-        return rest, not (rest.advantages * rest.action_mask).any()
-
-    def _average_losses(self, experience: Any, step: int, loss_batch_info: Any) -> Any:
-        """Scale the advantages as --ada_loss asks; returns the totals, which the host would compute only later."""
-        loss_batch_info = loss_batch_info or loss_totals(self, experience.action_mask, step)
-        by_token = self.actor_loss_fn.token_level_loss
-        factors = advantage_factors(experience, loss_batch_info, self.args, by_token=by_token)
-        experience.advantages = experience.advantages * factors
-        return loss_batch_info
-
     @cached_property
     def _waiter(self) -> EngineWaiter:
         return EngineWaiter(self.vllm_engines)
@@ -148,7 +142,8 @@ class AdaActorTrainer(HostPolicyTrainer):
         self.version = self.next_version
         if self.use_cuda_ipc:
             verify = self.strategy.args.ada.verify_sync
-            self._share_memory(dict(enumerate(self.vllm_engines)), verify == "always" or self._is_first(verify))
+            sums = verify == "always" or (verify == "first" and not self._has_shared)
+            self._share_memory(dict(enumerate(self.vllm_engines)), sums)
             self._has_shared = True
             return
         torch.cuda.empty_cache()
@@ -174,9 +169,6 @@ class AdaActorTrainer(HostPolicyTrainer):
                 continue
             return
 
-    def _is_first(self, verify: str) -> bool:
-        return verify == "first" and not self._has_shared
-
     def _has_experts(self) -> bool:
         """By its configuration, or by its tensors' names where that is composed in another way."""
         named = any(".experts." in tensor.name for tensor in self._weights.manifest.tensors)
@@ -190,8 +182,8 @@ class AdaActorTrainer(HostPolicyTrainer):
         if self._has_experts():
             # A folder's config.json says so before anything is started (`trainer/preflight.py`), a hub's does not.
             raise RuntimeError(
-                "--train.colocate_all is True: the model is a mixture of experts, and nobody has shown that experts "
-                "survive OpenRLHF's way through shared GPU memory. Leave it out"
+                "--train.colocate_all is True: the model is a mixture of experts, which may not survive OpenRLHF's "
+                "way through shared GPU memory. Leave it out"
             )
         is_first = torch.distributed.get_rank() == 0
         if is_first:
@@ -215,15 +207,16 @@ class AdaActorTrainer(HostPolicyTrainer):
             self._share_memory({engine: self.vllm_engines[engine]}, self.strategy.args.ada.verify_sync != "off")
             return
         gone: EngineGoneError | None = None
-        if torch.distributed.get_rank() == 0:
+        sends = torch.distributed.get_rank() == 0
+        if sends:
             # The next update is for all engines again.
             self._members = ()
             try:
                 self._sync.connect({engine: self.vllm_engines[engine]})
                 self._sync.begin()
             except EngineGoneError as error:
-                gone = error
-        if torch.distributed.get_rank() == 0 and gone is None:
+                gone, sends = error, False
+        if sends:
             self._sync.update(self._weights, self.version)
         else:
             take_part(self._weights)
@@ -240,9 +233,6 @@ class AdaPolicyActor(HostPolicyActor):
     trainer_class = AdaActorTrainer
 
     def init_model_from_pretrained(self, strategy: Any, *args: Any, **kwargs: Any) -> None:
-        # Here too: on another node the same path may be another folder.
-        trusted = strategy.args.ada.trust_remote_code
-        check_model_code("the policy's model", strategy.args.actor.model_name_or_path, trusted=trusted)
         super().init_model_from_pretrained(strategy, *args, **kwargs)
         self._exports = strategy.args.ckpt.save_hf
         self._uncommitted: dict[str, float | None] = {}
@@ -255,37 +245,18 @@ class AdaPolicyActor(HostPolicyActor):
     def _start_average(self) -> WeightAverage:
         """In place of the host's, which in half precision stands still and after a resume begins anew."""
         args = self.strategy.args
-        part = Part(torch.distributed.get_rank(), torch.distributed.get_world_size())
-        average = WeightAverage(
-            self.trainer.all_weights, args.train.ema_beta, part, in_main_memory=args.ds.adam_offload
-        )
+        part = torch.distributed.get_rank(), torch.distributed.get_world_size()
+        in_main_memory = args.ds.adam_offload or args.ds.enable_sleep
+        average = WeightAverage(self.trainer.all_weights, args.train.ema_beta, *part, in_main_memory=in_main_memory)
         if self.checkpoint_states:
-            average.load(average_of(self._root, latest_tag(self._checkpoints) or ""))
-        if args.ds.enable_sleep:
-            average.offload()
+            average.load(average_of(self._root, latest_tag(self._root / POLICY) or ""))
         return average
-
-    def offload_states(self) -> None:
-        """While engines sample on a shared GPU (--ds.enable_sleep): the optimizer's, and the average with them."""
-        super().offload_states()
-        if self.trainer.average is not None:
-            self.trainer.average.offload()
-
-    def reload_states(self) -> None:
-        super().reload_states()
-        if self.trainer.average is not None:
-            self.trainer.average.reload()
 
     @property
     def _root(self) -> Path:
         return Path(self.strategy.args.ckpt.path)
 
-    @property
-    def _checkpoints(self) -> Path:
-        return self._root / POLICY
-
     def save_model(self) -> None:
-        """At the end of training."""
         self._export(Path(self.strategy.args.ckpt.output_dir))
 
     def save_checkpoint(
@@ -307,7 +278,7 @@ class AdaPolicyActor(HostPolicyActor):
             torch_dist_barrier_and_cuda_sync()
             if self.trainer.average is not None:
                 self.trainer.average.save(average_of(self._root, tag))
-            folder = str(self._checkpoints)
+            folder = str(self._root / POLICY)
             self.actor.model.save_checkpoint(folder, tag, client_state=client_states or {}, save_latest=False)
         if self._exports:
             self._export(self._root / f"{tag}_hf")

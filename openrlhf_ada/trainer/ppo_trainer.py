@@ -14,7 +14,6 @@ from openrlhf_ada.trainer.sampling import (
     eval_arguments,
     make_generator,
     optimizer_steps,
-    restore,
     restore_engine,
     training_steps,
 )
@@ -40,7 +39,7 @@ class AdaPPOTrainer(RecordedTraining, HostSyncTrainer):
         """Train; with --ada_eval_ends also evaluate before the first and after the last step."""
         states = self.init_checkpoint_states()
         self.open_record(states, training_steps(self.args, len(self.prompts_dataloader)))
-        restore(self.samples_generator, states)
+        self.samples_generator.restore(states)
         if not self._step:
             # Else the host does, from a checkpoint. Engines sample with no weights but the policy's.
             self.broadcast_to_vllm()

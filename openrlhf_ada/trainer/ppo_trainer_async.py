@@ -6,6 +6,7 @@ holds the state that belongs to the batch it was written after, not to the ones 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from functools import partial
 from typing import Any
@@ -23,7 +24,6 @@ from openrlhf_ada.host.classes import unwrap_ray_class
 from openrlhf_ada.host.trainer import HostAsyncTrainer, HostSamplingActor
 from openrlhf_ada.platforms.resources import on_this_node
 from openrlhf_ada.rollout.reward_model import RewardModel
-from openrlhf_ada.trainer.engine_lock import EngineLock
 from openrlhf_ada.trainer.prompt_critic import PromptCritic
 from openrlhf_ada.trainer.recorded_training import SAVING, RecordedTraining, ScoredLogs
 from openrlhf_ada.trainer.recorder import emit
@@ -31,7 +31,6 @@ from openrlhf_ada.trainer.sampling import (
     eval_arguments,
     make_generator,
     optimizer_steps,
-    restore,
     restore_engine,
     training_steps,
 )
@@ -44,37 +43,19 @@ class AdaGenerateSamplesActor(HostSamplingActor):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._critic: PromptCritic | None = None
-        self._reward_model: RewardModel | None = None
-        self._policy: Any = None
+        self._policy = self._critic = self._reward_model = None
         self.samples_generator = make_generator(
             self.samples_generator,
-            prompt_values=lambda prompts: self._critic_of_run().values(prompts),
+            prompt_values=lambda prompts: self._critic.values(prompts),
             restore_engine=lambda engine: restore_engine(self._policy, engine, rank_0_only=True),
-            score=lambda answers: self._reward_model_of_run()(answers),
+            score=lambda answers: self._reward_model(answers),
         )
 
-    def use_policy(self, group: Any) -> None:
-        """The Ray group that trains."""
-        self._policy = group
-
-    def use_critic(self, group: Any) -> None:
-        """The Ray group that predicts pass rates."""
-        self._critic = PromptCritic(group, self.args)
-
-    def _critic_of_run(self) -> PromptCritic:
-        if self._critic is None:
-            raise RuntimeError("the generator was not told which critic predicts pass rates")
-        return self._critic
-
-    def use_reward_model(self, group: Any) -> None:
-        """The Ray group that scores rollouts."""
-        self._reward_model = RewardModel(group, self.args)
-
-    def _reward_model_of_run(self) -> RewardModel:
-        if self._reward_model is None:
-            raise RuntimeError("the generator was not told which reward model scores rollouts")
-        return self._reward_model
+    def use_groups(self, policy: Any, critic: Any, reward: Any) -> None:
+        """The Ray groups that train, that predict pass rates and that score rollouts; the latter two as flags ask."""
+        self._policy: Any = policy
+        self._critic: Any = PromptCritic(critic, self.args) if self.args.ada.reads_critic else None
+        self._reward_model: Any = RewardModel(reward, self.args) if scored_by_model(self.args) else None
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Empty where the checkpoint ends an episode: the next one starts from the beginning."""
@@ -83,7 +64,7 @@ class AdaGenerateSamplesActor(HostSamplingActor):
 
     def restore(self, states: dict[str, Any]) -> None:
         """Go on with what the generator had saved."""
-        restore(self.samples_generator, states)
+        self.samples_generator.restore(states)
 
     def _version(self) -> int:
         """Updates that the engines' weights have had."""
@@ -155,16 +136,13 @@ class AdaPPOTrainerAsync(HostAsyncTrainer):
     ) -> None:
         super().__init__(pretrain, strategy, actor, critic, reward, *groups, **kwargs)
         self._args = strategy.args
-        ray.get(self.generator_actor.use_policy.remote(actor))
-        if strategy.args.ada.reads_critic:
-            ray.get(self.generator_actor.use_critic.remote(critic))
-        if scored_by_model(strategy.args):
-            ray.get(self.generator_actor.use_reward_model.remote(reward))
+        ray.get(self.generator_actor.use_groups.remote(actor, critic, reward))
 
     def own_actors(self) -> dict[str, Any]:
         here = on_this_node()
         return {
-            "VLLMLock": ray.remote(EngineLock).options(**on_this_node(takes_cpu=False)),
+            # The host's would spend ten seconds of processor time on importing the host, to wait.
+            "VLLMLock": ray.remote(asyncio.Lock).options(**on_this_node(takes_cpu=False)),
             "GenerateSamplesActor": ray.remote(AdaGenerateSamplesActor).options(**here),
             "Queue": partial(Queue, actor_options=here),
             "TrainingActor": ray.remote(AdaTrainingActor).options(**here),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from functools import cached_property
 from typing import Any
@@ -19,11 +18,10 @@ from openrlhf_ada.reporting.tracking import HOST_SAMPLE, Trackers
 from openrlhf_ada.reward.weighted_sum import LOGGED_AS
 from openrlhf_ada.rollout.engine_restart import EngineWaiter
 from openrlhf_ada.rollout.records import RolloutBatch, StepRecord
-from openrlhf_ada.trainer.collapse import IN_TRAINING, CollapseWatch
 from openrlhf_ada.trainer.experience_maker import CRITIC_WEIGHT, AdaptiveExperienceMaker
 from openrlhf_ada.trainer.prompt_critic import PromptCritic
 from openrlhf_ada.trainer.recorder import Recorder, emit
-from openrlhf_ada.trainer.step_metrics import first_wave_stats, ledger_metrics, step_metrics, trained_wrong
+from openrlhf_ada.trainer.step_metrics import first_wave_stats, ledger_metrics, step_metrics
 
 TRAINED_ONLY = ("reward", "score", "return")
 """Host metrics that are means over the trained samples. Those are selected by outcome, so the name says so."""
@@ -31,35 +29,6 @@ TRAINED_ONLY = ("reward", "score", "return")
 BEST_METRIC = "accuracy"
 
 SAVING = "saving the model"
-
-_FORGETS = (
-    "an episode has {episode:.0f} steps and --ada_half_life is {half_life:g}: when a prompt comes again, most of its "
-    "outcomes no longer count for its pass rate. Raise it, or predict by ratings (--ada_estimator rating)"
-)
-
-
-_TRAINS_WRONG = (
-    "{share:.0%} of the trained rollouts are not right and have a reward other than 0, so --ada_baseline none trains "
-    "them: towards rewards above 0, away from those below. Return 0 for them, or use a method with a baseline"
-)
-
-_NO_CHOICE = (
-    "{share:.0%} of the held-out answers have no score, more than --ada_max_no_score: this evaluation chooses no "
-    "best checkpoint"
-)
-
-_GAP = (
-    "policy and engines differ by {gap.mean:.3g} per token in log-probability (at most {gap.maximum:.3g}), a tenth of "
-    "--ada_logprob_stop {limit:g} or more"
-)
-
-_ENDS_AT_ONCE = 0.5
-
-_FINISHED = (
-    "the policy would end {share:.0%} of its answers at once, and OpenRLHF has it say one token at least: these "
-    "prompts look finished. Do they hold the answer (--data.input_key), or does the model need "
-    "--data.apply_chat_template?"
-)
 
 
 class ScoredLogs(dict[str, float]):
@@ -81,7 +50,6 @@ class RecordedTraining(HostTrainer):
     args: Any
     critic_model_group: Any
     recorder: Recorder
-    collapse: CollapseWatch
     num_steps: int
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -106,8 +74,6 @@ class RecordedTraining(HostTrainer):
             self.best_eval_metric_key = BEST_METRIC
         self._step = 0
         self._evaluated_step = -1
-        self._critic_in_use = 0.0
-        self._trains_wrong = False
         self._batch = RolloutBatch()
 
     def open_record(self, states: dict[str, Any], num_steps: int) -> None:
@@ -115,13 +81,8 @@ class RecordedTraining(HostTrainer):
         self._step = states["global_step"]
         self.num_steps = num_steps
         self.recorder = Recorder(self.args, self._step or None, self.trackers)
-        self.collapse = CollapseWatch(self.recorder.note)
         self.trackers.open(self._step or None)
         self.recorder.emit("begin", step=self._step, max_steps=num_steps)
-        episode = num_steps / self.args.train.num_episodes
-        counts = self.settings.remembers and self.settings.estimator == "ema"
-        if counts and episode > 2 * self.settings.half_life:
-            self.recorder.note(_FORGETS.format(episode=episode, half_life=self.settings.half_life))
 
     @cached_property
     def engine_waiter(self) -> EngineWaiter:
@@ -143,24 +104,20 @@ class RecordedTraining(HostTrainer):
     def train_step(self, rollout_samples: Any, global_step: int) -> tuple[dict[str, Any], int]:
         self._batch = rollout_samples
         self._show_activity("training the policy")
-        self._begin_step(global_step + 1)
+        groups = [self.actor_model_group]
+        if self.critic_model_group is not None and not self.settings.own_critic:
+            groups.append(self.critic_model_group)
+        begun = [g.async_run_method(method_name="begin_step", version=global_step + 1) for g in groups]
+        ray.get([ref for refs in begun for ref in refs])
         # Before the policy's step, after which weights wait on the engines' side of a shared GPU.
         critic_status = self._fit_pass_rate_critic()
         train = self.train_step_without_critic if self.settings.own_critic else super().train_step
         status, next_step = train(rollout_samples, global_step)
-        # Only the policy needs it; it is not a figure.
         if self.is_adaptive:
             status = self._with_ada_metrics(status, global_step) | critic_status
-            self._note_critic_use(status)
         elif rollout_samples.accuracy is not None:
             status["ada/first_wave_metric_mean"] = rollout_samples.accuracy
         return status, next_step
-
-    def _begin_step(self, version: int) -> None:
-        groups = [self.actor_model_group]
-        if self.critic_model_group is not None and not self.settings.own_critic:
-            groups.append(self.critic_model_group)
-        ray.get([ref for group in groups for ref in group.async_run_method(method_name="begin_step", version=version)])
 
     def _fit_pass_rate_critic(self) -> dict[str, float]:
         if self.prompt_critic is None or not self.settings.own_critic:
@@ -177,18 +134,6 @@ class RecordedTraining(HostTrainer):
         )
         return status | {"timing/critic_fit": time.monotonic() - start}
 
-    def _note_critic_use(self, status: dict[str, Any]) -> None:
-        """Say when predictions become the critic's, and when they no longer are."""
-        in_use = status.get("ada/critic_in_use")
-        if in_use is None or in_use == self._critic_in_use:
-            return
-        self._critic_in_use = in_use
-        scores = f"Brier score {status['ada/critic_brier']:.3f}, of the mean {status['ada/prior_brier']:.3f}"
-        what = (
-            "the critic predicts pass rates" if in_use else "the critic predicts worse than the mean: counts stand in"
-        )
-        self.recorder.note(f"{what} ({scores})")
-
     def _with_ada_metrics(self, status: dict[str, Any], version: int) -> dict[str, Any]:
         record = self._record()
         for name in list(status):
@@ -201,30 +146,16 @@ class RecordedTraining(HostTrainer):
         status["ada/group_scale"] = self.experience_maker.group_scale
         if self.experience_maker.surprisal is not None:
             status["ada/surprisal"] = self.experience_maker.surprisal
-            self.collapse.surprisal(status["ada/surprisal"])
-        score = status["ada/first_wave_metric_mean"] or status["ada/metric_mean"]
-        self.collapse.scores(IN_TRAINING, score, len(record.all_groups))
-        self._note_trained_wrong(record)
         return status | self._logprob_metrics()
-
-    def _note_trained_wrong(self, record: StepRecord) -> None:
-        """Say once where right answers alone were to be trained, and rewards have others trained too."""
-        if self._trains_wrong or self.settings.in_ppo or self.settings.baseline != "none":
-            return
-        share = trained_wrong(record.groups, self.settings.positive_above)
-        if share:
-            self._trains_wrong = True
-            self.recorder.note(_TRAINS_WRONG.format(share=share))
 
     def _logprob_metrics(self) -> dict[str, float]:
         gap = self.experience_maker.gap
         if gap is None:
             return {}
         if gap.mean > self.settings.logprob_stop / 10:
-            self.recorder.note(_GAP.format(gap=gap, limit=self.settings.logprob_stop))
-        if gap.ends_at_once > _ENDS_AT_ONCE:
-            self.recorder.note(_FINISHED.format(share=gap.ends_at_once))
-        return gap.metrics()
+            limit = self.settings.logprob_stop
+            self.recorder.note(f"{gap}, a tenth of --ada_logprob_stop {limit:g} or more")
+        return {"ada/logprob_gap_mean": gap.mean, "ada/logprob_gap_max": gap.maximum}
 
     def _record(self) -> StepRecord:
         if self._batch.record is None:
@@ -266,14 +197,12 @@ class RecordedTraining(HostTrainer):
         ray.get(first_process(self.actor_model_group).commit_checkpoints.remote(self.args.ada_origin))
 
     def _fit_to_choose(self, logs: dict[str, float]) -> dict[str, float]:
-        """Figures that a best checkpoint may be chosen by: none where too many answers have no score.
-
-        Raises:
-            ConfigError: none has the name of --ckpt.best_metric_key.
-        """
+        """Figures that a best checkpoint may be chosen by: none where too many answers have no score. Raises
+        ConfigError where none has the name of --ckpt.best_metric_key."""
         key = self.best_eval_metric_key
         if isinstance(logs, ScoredLogs) and logs.held_out.missing_share > self.settings.max_no_score:
-            self.recorder.note(_NO_CHOICE.format(share=logs.held_out.missing_share))
+            share = logs.held_out.missing_share
+            self.recorder.note(f"{share:.0%} of the held-out answers have no score: they choose no best checkpoint")
             return {}
         if key and key != "none" and logs and key not in logs:
             names = ", ".join(sorted(name for name in logs if name.startswith(("accuracy", "pass@", "eval_"))))
@@ -282,16 +211,11 @@ class RecordedTraining(HostTrainer):
 
     def finish(self) -> None:
         """End the record; the model is exported before. It raises whatever keeps the report from being drawn."""
-        self.recorder.finish(self.collapse.standing())
+        self.recorder.finish()
 
     def record_evaluation(self, held_out: HeldOut, version: int) -> None:
         """Record an evaluation of the policy after `version` training steps."""
         self.recorder.evaluation(version, held_out)
-        if held_out.is_measurable:
-            for source, groups in held_out.scores().items():
-                self.collapse.scores(
-                    f"held-out set {source}", statistics.fmean(map(statistics.fmean, groups)), len(groups)
-                )
         self._evaluated_step = version
 
     def evaluates_start(self) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,11 +17,6 @@ from openrlhf_ada.rollout.records import GroupRecord, StepRecord
 
 TOTALS = ("ada/total_drawn", "ada/total_drawn_tokens", "ada/wall_clock_s")
 """What a run has used up so far."""
-
-_NO_ACCURACY = (
-    "evaluation after step {step}: not recorded, a score is {value} (expected 0 to 1: let the reward function return "
-    "them as `scores`)"
-)
 
 
 class Recorder:
@@ -46,16 +40,13 @@ class Recorder:
         self._step_started = self._started
         self.trackers = trackers
         if resume_from_step:
-            self._restore_totals()
+            # None where the run was resumed into a new directory: totals count from here, and RunLog warns of it.
+            self._used |= {row["step"]: {name: row[name] for name in TOTALS} for row in read_run(self.run_dir).steps}
+            self._started -= self.used()["ada/wall_clock_s"]
 
     @property
     def run_dir(self) -> Path:
         return self._log.run_dir
-
-    def _restore_totals(self) -> None:
-        """Empty where the run was resumed into a new directory: totals count from here, and RunLog warns of it."""
-        self._used |= {row["step"]: {name: row[name] for name in TOTALS} for row in read_run(self.run_dir).steps}
-        self._started -= self.used()["ada/wall_clock_s"]
 
     def used(self, after_step: int | None = None) -> dict[str, Any]:
         """TOTALS after a step, or after the last one that is recorded."""
@@ -105,9 +96,10 @@ class Recorder:
         if held_out.no_score:
             self.note(f"{held_out.no_score} held-out answers have no score and are in no figure")
         if not held_out.is_measurable:
-            scores = [s for groups in held_out.scores().values() for g in groups for s in g]
-            outside = [s for s in scores if not 0.0 <= s <= 1.0]
-            self.note(_NO_ACCURACY.format(step=step, value=outside[0] if outside else "none"))
+            self.note(
+                f"evaluation after step {step}: not recorded, not all scores are numbers from 0 to 1 (let the reward "
+                f"function return such as `scores`)"
+            )
             return
         metrics = evaluation_metrics(held_out, self._positive_above)
         self._log.log_evaluation(step, metrics)
@@ -115,8 +107,8 @@ class Recorder:
         self.trackers.evaluation(step, metrics | used)
         self.emit("eval", step=step, accuracy=metrics["eval/accuracy"], ci95=metrics["eval/ci95"])
 
-    def finish(self, warnings: Sequence[str] = ()) -> None:
-        """Write summary.json and the report, close the trackers, whatever the former raise, and repeat `warnings`."""
+    def finish(self) -> None:
+        """Write summary.json and the report, and close the trackers, whatever the former raise."""
         self._log.close()
         try:
             self._log.write_summary(summarise(read_run(self.run_dir)))
@@ -124,8 +116,6 @@ class Recorder:
         finally:
             # Last: one may wait for its server.
             self.trackers.finish()
-            for text in warnings:
-                self.note(text)
         self.emit("done", run_dir=str(self.run_dir))
 
 

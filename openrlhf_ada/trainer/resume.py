@@ -25,8 +25,6 @@ FIXED = ("ada.mode", "train.seed", "rollout.batch_size", "ds.zero_stage", "ds.lo
 
 MODEL = "actor.model_name_or_path"
 
-NUM_PROCESSES = ("actor.num_nodes", "actor.num_gpus_per_node")
-
 
 def resumes(args: SimpleNamespace) -> bool:
     """Is there a checkpoint to go on from? Without one the host starts at step 0."""
@@ -57,10 +55,10 @@ def prepare_resume(args: SimpleNamespace) -> list[str]:
         ) from error
     if choice is None:
         return [f"{FLAG}: the checkpoint in {root} has no manifest: neither its files nor its flags are checked"]
-    manifest, now = choice.manifest, args.ada_origin
+    (manifest, passed_over), now = choice, args.ada_origin
     _check_same(root, manifest, now, has_critic=args.critic.model_name_or_path is not None)
     go_on_from(root, manifest.tag)
-    lines = [f"{FLAG}: {tag} is passed over: {damage}" for tag, damage in choice.passed_over]
+    lines = [f"{FLAG}: {tag} is passed over: {damage}" for tag, damage in passed_over]
     changed = ", ".join(f"{_flag(name)} {new} (was {old})" for name, old, new in differences(manifest.origin, now))
     if changed:
         lines.append(f"{FLAG}: flags that differ from the checkpoint's: {changed}")
@@ -117,5 +115,4 @@ def _flag(name: str) -> str:
 
 
 def _processes(origin: Origin) -> int:
-    nodes, gpus = (int(origin.flags[name]) for name in NUM_PROCESSES)
-    return nodes * gpus
+    return int(origin.flags["actor.num_nodes"]) * int(origin.flags["actor.num_gpus_per_node"])

@@ -59,13 +59,11 @@ def make_generator(
 
 
 def score_threshold(settings: Settings) -> ScoreThreshold | None:
-    """What makes scores of raw scores; None where they are in [0, 1] already. Raises ValueError without a start."""
-    s = settings
-    if s.scores == "unit":
+    """What makes scores of raw scores; None where they are in [0, 1] already."""
+    if settings.scores == "unit":
         return None
-    if s.positive_threshold is None:
-        raise ValueError("raw scores need --ada_positive_threshold")
-    return ScoreThreshold(s.positive_threshold, s.positive_quantile)
+    start: Any = settings.positive_threshold
+    return ScoreThreshold(start, settings.positive_quantile)
 
 
 def known_counts(host: SamplesGenerator) -> tuple[list[int], list[int]]:
@@ -89,18 +87,12 @@ def known_counts(host: SamplesGenerator) -> tuple[list[int], list[int]]:
 def restore_engine(policy: Any, engine: int, *, rank_0_only: bool) -> list[Any]:
     """Let the policy, a Ray group, give one engine its weights: all of its processes, which may hold them in parts.
 
-    `rank_0_only`: the first alone, which must have them whole. While another caller lets them train, the processes
-    might get the two calls in different orders, and wait for each other.
+    `rank_0_only`: the first alone, which must have them whole. While others let the processes train, they might get
+    the two calls in different orders.
     """
     if rank_0_only:
         return [first_process(policy).restore_engine.remote(engine, alone=True)]
     return policy.async_run_method(method_name="restore_engine", engine=engine)
-
-
-def restore(generator: RecordedGenerator, states: dict[str, Any]) -> None:
-    """Let sampling go on from a checkpoint's states (or from the host's initial ones)."""
-    if isinstance(generator, AdaptiveSamplesGenerator):
-        generator.restore(states)
 
 
 def eval_arguments(args: Any, generate_kwargs: dict[str, Any]) -> dict[str, Any]:

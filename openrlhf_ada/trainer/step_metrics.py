@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -30,12 +29,9 @@ def ledger_metrics(ledger: Ledger) -> dict[str, int]:
 def step_metrics(record: StepRecord, settings: Settings, version: int) -> dict[str, Any]:
     """Metrics by name (see docs/metrics.md). `version`: policy version that trains on this batch."""
     groups, everything = record.groups, record.all_groups
-    n, threshold = settings.group_size, settings.positive_above
     scores = np.concatenate([group.pool.scores for group in everything])
     rewards = np.concatenate([group.pool.rewards for group in everything])
-    counts = [(len(group.pool), group.pool.count_positives(threshold)) for group in everything]
-    factors = [weight for group in groups for weight in _trained(group).critic_weights]
-    in_ppo = settings.in_ppo
+    counts = [(len(group.pool), group.pool.count_positives(settings.positive_above)) for group in everything]
     return {
         "ada/prompts": len(groups),
         "ada/replaced": len(record.replaced),
@@ -48,14 +44,12 @@ def step_metrics(record: StepRecord, settings: Settings, version: int) -> dict[s
         "ada/first_wave_metric_mean": _first_wave_mean(everything, settings.first_wave),
         "ada/reward_mean": float(rewards.mean()),
         **_signal(record, settings),
-        "ada/stratum_factor_std": statistics.pstdev(factors),
         "ada/coefficient_max": max(abs(c) for group in groups for c in _trained(group).coefficients),
         "ada/staleness_mean": version - _mean([s.version for g in groups for s in g.pool.samples]),
-        "ada/mixed_version_share": sum(_mixes_versions(g) for g in groups) / len(groups),
         "ada/draws_histogram": draws_histogram(drawn for drawn, _ in counts),
         "ada/allocation_by_pass_rate": allocation_by_pass_rate(counts),
         "ada/effective_weight": mean_by_pass_rate(
-            (*_counts(g, threshold), _weight_of(g, threshold, n, in_ppo)) for g in groups
+            (*count, _weight_of(g, count, settings)) for g, count in zip(groups, counts, strict=False)
         ),
         **_grading_metrics(everything),
         **_skipped(groups, settings),
@@ -95,26 +89,13 @@ def _skipped(groups: Sequence[GroupRecord], settings: Settings) -> dict[str, flo
     return {"ada/skipped": len(tokens) / sum(len(of.indices) for _, of in trained), "ada/skipped_tokens": sum(tokens)}
 
 
-def trained_wrong(groups: Sequence[GroupRecord], threshold: float) -> float:
-    """Share of the trained rollouts that are not positive, and that have a coefficient other than 0."""
-    trained = [(group.pool.scores, _trained(group)) for group in groups]
-    wrong = sum(
-        scores[i] <= threshold and c != 0.0
-        for scores, of in trained
-        for i, c in zip(of.indices, of.coefficients, strict=True)
-    )
-    return float(wrong / sum(len(of.indices) for _, of in trained))
-
-
 def _grading_metrics(groups: Sequence[GroupRecord]) -> dict[str, Any]:
     """Of our own reward functions; empty for others."""
     grades = [grade for group in groups for grade in group.grades if grade is not None]
     if not grades:
         return {}
-    seconds = [grade.seconds for grade in grades]
     return {
-        "ada/scoring_s_mean": _mean(seconds),
-        "ada/scoring_s_max": max(seconds),
+        "ada/scoring_s_mean": _mean([grade.seconds for grade in grades]),
         "ada/forgeable": sum(grade.forgeable for grade in grades),
         "ada/causes": dict(Counter(grade.cause for grade in grades if grade.cause).most_common(MOST_CAUSES)),
     }
@@ -149,28 +130,19 @@ def _trained(record: GroupRecord) -> TrainingGroup:
     return record.group
 
 
-def _counts(record: GroupRecord, threshold: float) -> tuple[int, int]:
-    return len(record.pool), record.pool.count_positives(threshold)
-
-
-def _weight_of(record: GroupRecord, threshold: float, n: int, in_ppo: bool) -> float:
+def _weight_of(record: GroupRecord, count: tuple[int, int], settings: Settings) -> float:
     """Effective weight of one trained group at the predicted pass rate, or where nothing predicts at its pool's (with
     half a rollout of each kind more: 0 and 1 have no weight). In PPO as with a perfect critic.
     """
-    drawn, positives = _counts(record, threshold)
+    drawn, positives = count
     smoothed = (positives + 0.5) / (drawn + 1.0)
     p = smoothed if record.pool.predicted is None else min(max(record.pool.predicted, 0.001), 0.999)
     group = _trained(record)
-    positive = record.pool.scores[list(group.indices)] > threshold
+    positive = record.pool.scores[list(group.indices)] > settings.positive_above
     coefficients = np.array(group.coefficients)
-    if in_ppo:
+    if settings.in_ppo:
         coefficients = coefficients * np.where(positive, 1.0 - p, -p)
-    return effective_weight(coefficients, positive, p, n)
-
-
-def _mixes_versions(record: GroupRecord) -> bool:
-    """Did the weights change between the first and the last token of this pool?"""
-    return len({version for s in record.pool.samples for version in (s.version, s.last_version)}) > 1
+    return effective_weight(coefficients, positive, p, settings.group_size)
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -113,7 +113,7 @@ def test_own_losses_divide_by_totals_of_all_processes(found: dict[str, list[dict
 
 @pytest.mark.slow
 def test_host_alone_trains_only_the_last_micro_batch(found: dict[str, list[dict[str, Any]]]) -> None:
-    """Why trainer/gradient_steps.py is there. When this fails, the host is mended, and it can go."""
+    """Why trainer/training_step.py is there. When this fails, the host is mended, and it can go."""
     host, whole = found["host"][0], found["dynamic, ZeRO 2, token-mean"][0]
     assert host["seen"] == whole["seen"], "it computes them all"
     assert host["grad_norm"] < 0.5 * whole["grad_norm"]

@@ -20,7 +20,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]
 
 @pytest.mark.parametrize("stage", ["ZeRO 0", "ZeRO 2", "ZeRO 3"])
 def test_an_ordinary_step_is_taken(found: dict[str, Any], stage: str) -> None:
-    assert found[f"nothing, {stage}"] == {"said": "", "steps": 1, "moved": True, "kept": []}
+    assert found[f"nothing, {stage}"] == {"said": "", "steps": 1, "moved": True}
 
 
 @pytest.mark.parametrize("stage", ["ZeRO 0", "ZeRO 2", "ZeRO 3"])
@@ -37,8 +37,6 @@ def test_a_loss_that_is_not_finite_ends_the_run_before_the_weights_change(
     seen = found[f"{damage}, {stage}"]
     assert said in seen["said"] and "training of the policy stopped" in seen["said"]
     assert (seen["steps"], seen["moved"]) == (0, False)
-    (kept,) = seen["kept"]
-    assert kept in seen["said"]
 
 
 @pytest.mark.parametrize("stage", ["ZeRO 0", "ZeRO 2", "ZeRO 3"])

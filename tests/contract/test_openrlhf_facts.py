@@ -66,12 +66,12 @@ FACTS = {  # (our file, the host's file, function): [(what must stand in it, wha
         ("if self.critic_model_group is not None:", "a pass-rate critic is hidden there"),
         ("status = self.ppo_train(global_step)", "and from there"),
     ],
-    ("trainer/logged_figures.py", ACTOR, "ActorPPOTrainer.ppo_train"): [
+    ("trainer/training_step.py", ACTOR, "ActorPPOTrainer.ppo_train"): [
         ("status_mean[k] = vals[-1] if vals else 0.0", "the optimizer's figures are the last ones"),
         ("total_tokens = sum((s['_num_action_tokens'] for s in status_list))", "others are means over tokens"),
         ("total_samples = sum((s['_num_samples'] for s in status_list))", "or over samples"),
     ],
-    ("trainer/logged_figures.py", ACTOR, "ActorPPOTrainer.training_step"): [
+    ("trainer/training_step.py", ACTOR, "ActorPPOTrainer.training_step"): [
         ("metrics = {'policy_loss': actor_loss.detach()}", "divided by the step's totals"),
         ("metrics['entropy_loss'] = entropy_loss.detach()", "and this one"),
         ("experience.info['kl'] = kl_loss.detach()", "and this, where it is a loss"),
@@ -191,13 +191,13 @@ FACTS = {  # (our file, the host's file, function): [(what must stand in it, wha
         ("advantages = experience.advantages", "--ada_loss has scaled them by then"),
         ("kl_loss = aggregate_loss(kl, experience.action_mask, **loss_batch_info)", "a mean over tokens in any case"),
     ],
-    ("trainer/loss_average.py", "utils/loss_utils.py", "_optimizer_step_loss_norm"): [
+    ("trainer/training_step.py", "utils/loss_utils.py", "_optimizer_step_loss_norm"): [
         (
             "{'dp_size': dp_size, 'batch_num_tokens': num_tokens / gas, 'global_batch_size': num_samples / gas}",
             "the ratio of both totals is that of the optimizer step",
         ),
     ],
-    ("trainer/loss_average.py", "models/loss.py", "PolicyLoss.__init__"): [
+    ("trainer/training_step.py", "models/loss.py", "PolicyLoss.__init__"): [
         ("self.token_level_loss = token_level_loss", "by this name the host's average is known"),
         (
             "if policy_loss_type == 'gspo':\n        self.token_level_loss = False",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -18,8 +19,7 @@ from openrlhf_ada.cli.run_watch import ROLES
 from openrlhf_ada.host import ray_actors
 from openrlhf_ada.host.ray_actors import LOST
 from openrlhf_ada.rollout.engine import rollout_actor
-from openrlhf_ada.trainer.critic import RayAdaCritic, RayWholeStepCritic
-from openrlhf_ada.trainer.engine_lock import EngineLock
+from openrlhf_ada.trainer.critic import RayAdaCritic
 from openrlhf_ada.trainer.policy import RayAdaPolicyActor
 from openrlhf_ada.trainer.ppo_trainer import RayAdaPPOTrainer
 from openrlhf_ada.trainer.ppo_trainer_async import AdaGenerateSamplesActor, AdaTrainingActor, RayAdaPPOTrainerAsync
@@ -112,14 +112,13 @@ def test_deaths_that_somebody_asked_for_are_told_apart() -> None:
         (ReferenceModelActor, "reference"),
         (RewardModelActor, "reward model"),
         (RayAdaCritic, "critic"),
-        (RayWholeStepCritic, "critic"),
         (RayPassRateCritic, "critic"),
         (rollout_actor(1), "vLLM engine"),
         (RayAdaPPOTrainer, "trainer"),
         (RayAdaPPOTrainerAsync, "coordinator"),
         (ray.remote(AdaTrainingActor), "trainer"),
         (ray.remote(AdaGenerateSamplesActor), "generator"),
-        (ray.remote(EngineLock), "engine lock"),
+        (ray.remote(asyncio.Lock), "engine lock"),
         (ray.remote(_QueueActor), "queue"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

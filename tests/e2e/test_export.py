@@ -144,8 +144,6 @@ def test_adapters_reach_the_engines_and_are_exported(toy: Toy, runs: dict[str, R
     assert [row["step"] for row in steps] == [1, 2, 3]
     gaps = [row["ada/logprob_gap_mean"] for row in steps]
     assert max(gaps) < CLOSE, gaps
-    ratios = [row["ada/logprob_ratio_mean"] for row in steps]
-    assert max(abs(ratio - 1) for ratio in ratios) < 1e-3, ratios
     base = AutoModelForCausalLM.from_pretrained(toy.model, dtype=torch.float32)
     before = {name: p.clone() for name, p in base.named_parameters()}
     adapted = PeftModel.from_pretrained(base, run / "model")

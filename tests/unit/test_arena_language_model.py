@@ -24,7 +24,7 @@ from benchmarks.arena.language_model import (
 )
 from benchmarks.arena.learner import Learner, PromptBatch, log_probs, pass_rates, sample, until_end
 from benchmarks.arena.tasks import END, PAD, TASKS, World, make_world
-from openrlhf_ada.trainer.loss_average import advantage_factors
+from openrlhf_ada.trainer.training_step import advantage_factors
 
 TASK = TASKS["graded"]
 

@@ -13,7 +13,7 @@ from refusals import check_refusal
 
 from openrlhf_ada.cli.train_ppo_ray import parse
 from openrlhf_ada.config.host_rules import loss_warnings
-from openrlhf_ada.trainer.loss_average import loss_length
+from openrlhf_ada.trainer.training_step import loss_length
 
 Flags = dict[str, str | None]
 ArgvWith = Callable[[Flags], list[str]]
@@ -74,7 +74,7 @@ def test_other_losses_need_no_warning(argv_with: ArgvWith, flags: Flags) -> None
 
 
 @pytest.mark.parametrize("flags", [MEANS, GSPO, CONSTANT], ids=" ".join)
-def test_mode_off_takes_every_loss(argv_with: ArgvWith, flags: Flags) -> None:
+def test_mode_off_takes_losses_of_samples(argv_with: ArgvWith, flags: Flags) -> None:
     assert warnings_of(argv_with(OFF | flags)) == []
 
 

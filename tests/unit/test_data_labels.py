@@ -18,7 +18,7 @@ BAD = [r"\frac{", "?", None]
 
 
 def positions(labels: list[Any], reward: str = "math") -> list[int]:
-    return sorted(read_labels(labels, reward, GradingLimits()).unreadable)
+    return sorted(read_labels(labels, reward, GradingLimits()))
 
 
 @pytest.mark.slow
@@ -34,14 +34,8 @@ def test_each_grader_reads_its_own_labels() -> None:
 
 @pytest.mark.slow
 def test_the_cause_is_the_graders() -> None:
-    (cause,) = read_labels(["?"], "math", GradingLimits()).unreadable.values()
+    (cause,) = read_labels(["?"], "math", GradingLimits()).values()
     assert cause.startswith("unusable label: the label '?' ")
-
-
-def test_tests_that_a_program_could_forge_are_found() -> None:
-    good, bad = {"test_list": ["assert f(1) == 2"]}, {"test_list": ["assert g(f(1)) == 1"]}
-    found = read_labels([json.dumps(label) for label in (good, bad, bad)], "code", GradingLimits())
-    assert (found.unreadable, sorted(found.forgeable)) == ({}, [1, 2])
 
 
 def test_labels_with_a_grader_each_are_read_by_it(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -129,16 +128,10 @@ def test_too_few_prompts_that_fit_are_refused(prepare: Callable[[Flags], Prepare
         prepare({DATA: path, "--data.max_len": "16"})
 
 
-@pytest.mark.slow
-def test_mode_off_leaves_prompts_to_the_host_where_its_reward_can_take_them(
-    prepare: Callable[[Flags], Prepared], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_long_prompts_are_left_out_in_mode_off_too(prepare: Callable[[Flags], Prepared], tmp_path: Path) -> None:
     path = write(tmp_path / "rows.jsonl", [{"input": "x" * n, "label": "1"} for n in (1, 99)])
-    flags = {DATA: path, "--data.max_len": "16", "--ada_mode": "off"}
-    with caplog.at_level(logging.WARNING):
-        assert prepare(flags).args.data.prompt_dataset == path
-    assert re.search(r"\b1 of 2 prompts.*\b15 tokens", caplog.text)
-    assert len(prepare({**flags, REWARD: "math"}).rows) == 1, "our graders need the prompt"
+    found = prepare({DATA: path, "--data.max_len": "16", "--ada_mode": "off"})
+    assert (len(found.rows), len(found.left_out)) == (1, 1)
 
 
 def test_a_chat_template_that_refuses_is_one_error(prepare: Callable[[Flags], Prepared], tmp_path: Path) -> None:
@@ -170,21 +163,6 @@ def test_labels_that_cannot_be_read_are_left_out_and_listed(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("reward", "count"), [("math", 3), ("http://localhost:1", 5)])
-def test_contradicting_labels_are_counted(
-    prepare: Callable[[Flags], Prepared], tmp_path: Path, reward: str, count: int
-) -> None:
-    """With a grader of ours, these do not contradict each other: notations of one answer, solutions that end in it,
-    and a label that is left out."""
-    pairs = [("a", "1/2"), ("a", "0.5"), ("b", "3"), ("b.", "4"), (" b", "3"), ("c", "1"), ("c", "So.\n#### 1")]
-    pairs = [*pairs, ("c", "?")] if reward == "math" else pairs[:5]
-    path = write(tmp_path / "rows.jsonl", [{"input": question, "label": label} for question, label in pairs])
-    (line,) = (line for line in prepare({DATA: path, REWARD: reward}).lines if "rows contradict" in line)
-    first, other = (3, 4) if reward == "math" else (1, 2)
-    assert line.startswith(f"{DATA}: {count} of ") and f"{path} line {first} and {path} line {other}." in line
-
-
-@pytest.mark.slow
 def test_few_rows_are_shown_and_all_are_listed(prepare: Callable[[Flags], Prepared], tmp_path: Path) -> None:
     path = write(tmp_path / "rows.parquet", problems(["4", *["?"] * 12]))
     found = prepare({DATA: path, REWARD: "math"})
@@ -202,20 +180,6 @@ def test_what_prepare_data_has_checked_is_not_checked_again(
     rows = [row | {DRAWS: 16, POSITIVES: 3} for row in problems(["?", "4"])]
     found = prepare({DATA: write(tmp_path / "train.parquet", rows), REWARD: "math"})
     assert len(found.rows) == 2 and not found.lines
-
-
-@pytest.mark.parametrize("others", [{}, {DRAWS: 16, POSITIVES: 3}])
-def test_forgeable_tests_are_counted_and_listed(
-    prepare: Callable[[Flags], Prepared], tmp_path: Path, others: dict[str, int]
-) -> None:
-    tests = ["assert f(1) == 2", "assert g(f(1)) == 1"]
-    rows = [row | others for row in problems([json.dumps({"test_list": [test]}) for test in tests])]
-    found = prepare({DATA: write(tmp_path / "rows.jsonl", rows), REWARD: "code"})
-    assert len(found.rows) == 2 and not found.left_out
-    (line,) = found.lines
-    assert line.startswith(f"{DATA}: at least 1 of 2 rows ")
-    (listed,) = (json.loads(text) for text in found.list.with_name("forgeable.jsonl").read_text().splitlines())
-    assert (listed["place"], listed["row"]["question"]) == ("line 2", "1+1=")
 
 
 def test_counts_stay_with_their_rows(prepare: Callable[[Flags], Prepared], tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The demo's data: true by reasoning-gym's own score, disjoint, short, graded and the same for the same seed."""
+"""The demo's data: true, disjoint, short, graded and the same for the same seed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 
 from openrlhf_ada.demo.arithmetic import LEVELS, SHOTS, write_demo_data
 from openrlhf_ada.reward.arithmetic import parse_answer
-from openrlhf_ada.reward.reasoning_answers import import_reasoning_gym
 
 Rows = list[dict[str, str]]
 
@@ -61,11 +60,9 @@ def test_no_heldout_question_is_trained_or_shown(train: Rows, heldout: Rows) -> 
     assert not {question(row) for row in train + heldout} & shown
 
 
-def test_answers_are_right_and_reasoning_gym_agrees(train: Rows, heldout: Rows) -> None:
-    verifier = import_reasoning_gym().create_dataset("chain_sum", size=1, seed=0)
+def test_answers_are_right(train: Rows, heldout: Rows) -> None:
     for row in train + heldout:
-        assert int(row["label"]) == eval(expression(row))
-        assert verifier.score_answer(row["label"], {"answer": str(parse_answer(row["label"] + "\n"))}) == 1.0
+        assert parse_answer(row["label"] + "\n") == eval(expression(row))
 
 
 def test_prompts_are_short_and_answers_shorter(train: Rows, heldout: Rows) -> None:
@@ -89,7 +86,6 @@ def test_levels_are_mixed_within_the_file(train: Rows) -> None:
     assert len(Counter(row["datasource"] for row in train[:48])) == len(LEVELS)
 
 
-@pytest.mark.slow
 def test_same_seed_same_files_other_seed_other_split(made: dict[str, Any], heldout: Rows, tmp_path: Path) -> None:
     same = write_demo_data(tmp_path / "same", num_train=512, num_heldout=150, seed=0)
     assert Path(same["train"]).read_bytes() == Path(made["train"]).read_bytes()
@@ -104,7 +100,6 @@ def test_numbers_below_one_are_refused(numbers: dict[str, int], tmp_path: Path) 
         write_demo_data(tmp_path, **{"num_train": 10, "num_heldout": 10, "seed": 0, **numbers})
 
 
-@pytest.mark.slow
 def test_more_rows_than_expressions_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"num_train is 99999, but there are only .* distinct expressions"):
         write_demo_data(tmp_path, num_train=99_999, num_heldout=10, seed=0)

@@ -62,7 +62,7 @@ def test_files_we_did_not_write_are_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(FileExistsError, match=re.escape(str(tmp_path))):
         build_directory(tmp_path, {}, must_not_build)
-    with pytest.raises(FileExistsError, match=r"thesis\.tex .*file"):
+    with pytest.raises(FileExistsError, match=r"thesis\.tex "):
         build_directory(tmp_path / "thesis.tex", {}, must_not_build)
 
 

@@ -17,7 +17,7 @@ def read(path: str | Path) -> list[dict[str, str]]:
 
 
 def quick_warm_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(toy, "_PHASES", (toy._Phase(steps=3, batch=8, learning_rate=1e-3, shows_wrong=True),))
+    monkeypatch.setattr(toy, "_PHASES", ((3, 8, 1e-3, True),))
 
 
 def test_data_is_right_distinct_disjoint_and_repeatable(tmp_path: Path) -> None:

@@ -73,10 +73,6 @@ def test_command_line_is_checked_without_heavy_imports() -> None:
     assert "openrlhf_ada.trainer.preflight" in loaded
 
 
-def test_the_actor_that_only_waits_imports_nothing_heavy() -> None:
-    assert "openrlhf_ada.trainer.engine_lock" in import_without_heavy("openrlhf_ada.trainer.engine_lock")
-
-
 def test_core_needs_numpy_and_the_standard_library_only() -> None:
     allowed = {*sys.stdlib_module_names, "numpy", "openrlhf_ada"}
     for path in (path for name in LIGHT for path in (PACKAGE / name).rglob("*.py")):

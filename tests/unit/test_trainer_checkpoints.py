@@ -55,7 +55,7 @@ def kept(root: Path) -> list[str]:
 def chosen(root: Path) -> str:
     choice = newest_whole(root)
     assert choice is not None
-    return choice.manifest.tag
+    return choice[0].tag
 
 
 # -- a kill at any moment ---------------------------------------------------------------------------------------------
@@ -146,8 +146,8 @@ def test_damaged_checkpoint_is_passed_over(tmp_path: Path, damage: Callable[[Pat
     save(tmp_path, "b")
     damage(tmp_path)
     choice = newest_whole(tmp_path)
-    assert choice is not None and choice.manifest.tag == "a"
-    ((tag, why),) = choice.passed_over
+    assert choice is not None and choice[0].tag == "a"
+    ((tag, why),) = choice[1]
     assert tag == "b" and why.startswith(said)
 
 

@@ -16,7 +16,7 @@ from openrlhf.trainer.ppo_utils import NaiveReplayBuffer
 from openrlhf.trainer.ppo_utils.experience import Experience
 
 from openrlhf_ada.core.types import TrainingGroup
-from openrlhf_ada.trainer.critic import StratumValueLoss, WholeStepCriticTrainer
+from openrlhf_ada.trainer.critic import AdaCriticTrainer, StratumValueLoss
 from openrlhf_ada.trainer.experience_maker import CRITIC_WEIGHT, critic_weights
 
 
@@ -87,10 +87,13 @@ def test_masked_tokens_stay_masked() -> None:
     assert float(loss_of(values, returns, mask, torch.tensor([0.5]))) == pytest.approx(0.5 * 0.5)
 
 
-def test_loss_without_a_mask_is_refused() -> None:
-    loss = StratumValueLoss(0.2)
-    with pytest.raises(ValueError, match="mask"):
-        loss(torch.zeros(1, 1), torch.zeros(1, 1), torch.zeros(1, 1))
+def test_without_weights_the_loss_is_the_hosts() -> None:
+    """Mode off: to the bit, whatever the mask's type is."""
+    values, old_values, returns = torch.randn(3, 5, 4).bfloat16().unbind(0)
+    mask = torch.rand(5, 4) > 0.3
+    ours = StratumValueLoss(0.2)(values, old_values, returns, action_mask=mask, batch_num_tokens=torch.tensor(7.0))
+    theirs = ValueLoss(0.2)(values, old_values, returns, action_mask=mask, batch_num_tokens=torch.tensor(7.0))
+    assert ours == theirs and ours.dtype == theirs.dtype
 
 
 class Critic(torch.nn.Module):
@@ -129,7 +132,7 @@ class Strategy:
 @pytest.mark.parametrize("micro", [1, 2, 4])
 def test_figures_do_not_depend_on_micro_batches(micro: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Means over tokens: the host takes means over micro-batches, of the gradient's norm too."""
-    trainer: Any = WholeStepCriticTrainer.__new__(WholeStepCriticTrainer)
+    trainer: Any = AdaCriticTrainer.__new__(AdaCriticTrainer)
     trainer.strategy, trainer.critic, trainer.critic_loss_fn = Strategy(micro), Critic(), ValueLoss()
     trainer.args = SimpleNamespace(
         train=SimpleNamespace(dynamic_batch_enable=False),

@@ -6,7 +6,6 @@ With the real DeepSpeed: tests/contract/test_finite_steps.py.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from openrlhf_ada.trainer.finite import FiniteSteps, NotFiniteError
+from openrlhf_ada.trainer.training_step import FiniteSteps, NotFiniteError
 
 NAN, INF = float("nan"), float("inf")
 
@@ -67,64 +66,61 @@ def loss() -> Loss:
     return Loss()
 
 
-def steps(loss: Loss, engine: Engine, folder: Path) -> FiniteSteps:
-    return FiniteSteps("policy", loss, engine, folder / "run")
+def steps(loss: Loss, engine: Engine) -> FiniteSteps:
+    return FiniteSteps("policy", loss, engine)
 
 
-def test_finite_steps_pass_and_keep_nothing(loss: Loss, tmp_path: Path) -> None:
+def test_finite_steps_pass(loss: Loss) -> None:
     engine = Engine()
-    watched = steps(loss, engine, tmp_path)
+    watched = steps(loss, engine)
     for _ in range(2):
         with watched.step(made := batch()):
             loss(made.advantages)
             engine.step()
-    assert engine.steps == 2 and not (tmp_path / "run").exists()
+    assert engine.steps == 2
 
 
 @pytest.mark.parametrize("value", [NAN, INF, -INF])
-def test_a_loss_that_is_not_finite_is_said_before_anything_goes_back(value: float, loss: Loss, tmp_path: Path) -> None:
+def test_a_loss_that_is_not_finite_is_said_before_anything_goes_back(value: float, loss: Loss) -> None:
     engine = Engine()
     bad = batch(returns=torch.zeros(2, 3), advantages=torch.tensor([[0.0, value, 0.0], [0.0, 0.0, 0.0]]))
     with (
         pytest.raises(NotFiniteError, match=rf"its loss is {value}. Not finite before it: the advantages \(1 of 2"),
-        steps(loss, engine, tmp_path).step(bad),
+        steps(loss, engine).step(bad),
     ):
         loss(bad.advantages)
         engine.step()
     assert engine.steps == 0
-    (kept,) = (tmp_path / "run").glob("not_finite_policy_*.pt")
-    assert set(torch.load(kept)) == {"advantages", "action_mask", "returns"}
 
 
-def test_all_that_is_not_finite_is_named(loss: Loss, tmp_path: Path) -> None:
+def test_all_that_is_not_finite_is_named(loss: Loss) -> None:
     bad = batch(base_action_log_probs=torch.full((2, 3), -INF), values=torch.full((2, 3), NAN))
     with (
         pytest.raises(NotFiniteError, match=r"reference model's log-probabilities \(2 of 2 rollouts\), the critic's"),
-        steps(loss, Engine(), tmp_path).step(bad),
+        steps(loss, Engine()).step(bad),
     ):
         loss(torch.full((2, 3), NAN))
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
-def test_a_gradient_that_is_not_finite_is_said_before_the_step(stage: int, loss: Loss, tmp_path: Path) -> None:
+def test_a_gradient_that_is_not_finite_is_said_before_the_step(stage: int, loss: Loss) -> None:
     engine = Engine(stage, is_bad=True)
     with (
         pytest.raises(NotFiniteError, match=r"its gradient is not finite. All that it is computed from is finite"),
-        steps(loss, engine, tmp_path).step(batch()),
+        steps(loss, engine).step(batch()),
     ):
         engine.step()
     assert engine.steps == 0
 
 
 @pytest.mark.parametrize("engine", [Engine(is_bad=True, ends=False), Engine(is_bad=True, in_float16=True), Engine(0)])
-def test_gradients_are_looked_at_where_deepspeed_does_not(engine: Engine, loss: Loss, tmp_path: Path) -> None:
+def test_gradients_are_looked_at_where_deepspeed_does_not(engine: Engine, loss: Loss) -> None:
     """Not before the last micro-batch; in float16 DeepSpeed leaves steps out itself, to find its scale."""
-    with steps(loss, engine, tmp_path).step(batch()):
+    with steps(loss, engine).step(batch()):
         engine.step()
     assert engine.steps == 1
 
 
-def test_other_errors_stay_what_they_are(loss: Loss, tmp_path: Path) -> None:
-    with pytest.raises(KeyError), steps(loss, Engine(), tmp_path).step(batch()):
+def test_other_errors_stay_what_they_are(loss: Loss) -> None:
+    with pytest.raises(KeyError), steps(loss, Engine()).step(batch()):
         raise KeyError("other")
-    assert not (tmp_path / "run").exists()

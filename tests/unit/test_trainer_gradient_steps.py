@@ -14,7 +14,7 @@ import torch
 from openrlhf.trainer.ray import ppo_actor, ppo_critic
 from run_flags import settings_with
 
-from openrlhf_ada.trainer.critic import StratumCriticTrainer, WholeStepCriticTrainer
+from openrlhf_ada.trainer.critic import AdaCriticTrainer
 from openrlhf_ada.trainer.experience_maker import CRITIC_WEIGHT
 from openrlhf_ada.trainer.policy import AdaActorTrainer
 
@@ -47,7 +47,7 @@ def trainer_of(cls: Any, *, dynamic: bool) -> Any:
     return trainer
 
 
-@pytest.mark.parametrize("cls", [AdaActorTrainer, StratumCriticTrainer, WholeStepCriticTrainer])
+@pytest.mark.parametrize("cls", [AdaActorTrainer, AdaCriticTrainer])
 @pytest.mark.parametrize("dynamic", [True, False])
 def test_the_last_micro_batch_of_a_step_is_its_end(monkeypatch: pytest.MonkeyPatch, cls: Any, dynamic: bool) -> None:
     for host in (ppo_actor.ActorPPOTrainer, ppo_critic.CriticPPOTrainer):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from openrlhf_ada.trainer.logprob_gap import LogprobGap, LogprobGapError, check_gap, logprob_gap
+from openrlhf_ada.trainer.logprob_gap import LogprobGap, LogprobGapError, check_gap, logprob_gap, surprisal
 
 
 def micro_batch(policy: list[list[float]], engine: list[list[float]] | None, mask: list[list[int]]) -> Any:
@@ -34,17 +34,15 @@ def test_gap_covers_sampled_tokens_of_all_micro_batches() -> None:
     )
     assert gap is not None
     assert (gap.mean, gap.maximum) == pytest.approx((0.5, 1.0))
-    assert gap.ratio_mean == pytest.approx((math.exp(0.5) + 1 + math.exp(-1)) / 3)
 
 
-def test_a_turns_first_token_is_not_compared_but_says_how_often_the_answer_would_end_there() -> None:
+def test_a_turns_first_token_is_not_compared() -> None:
     """`min_tokens` 1 takes the end out of its choice: μ = π / (1 - π(end)). Here π(end) is 3/4 and 1/4."""
     batch = micro_batch([[-2.0, 0.0, -1.0, -2.0]], [[-2.0, 0.0, -1.0, -2.0]], [[1, 0, 1, 1]])
     batch.action_log_probs[0, [0, 3]] += torch.tensor([1 / 4, 3 / 4]).log()
     gap = logprob_gap([batch])
     assert gap is not None
-    assert (gap.mean, gap.maximum, gap.ratio_mean) == pytest.approx((0, 0, 1))
-    assert gap.ends_at_once == pytest.approx(1 / 2)
+    assert (gap.mean, gap.maximum) == pytest.approx((0, 0))
 
 
 def test_hidden_rollouts_have_no_gap() -> None:
@@ -63,17 +61,25 @@ def test_without_the_engines_figures_or_a_second_token_there_is_no_gap(engine: A
 
 @pytest.mark.parametrize("mean", [1.01, math.nan, math.inf])
 def test_a_gap_beyond_the_limit_ends_the_run(mean: float) -> None:
-    check_gap(LogprobGap(1.0, 5.0, 1.0), limit=1.0)
+    check_gap(LogprobGap(1.0, 5.0), limit=1.0)
     with pytest.raises(LogprobGapError, match=r"differ by .* --ada_logprob_stop is 1: the engines' weights are not"):
-        check_gap(LogprobGap(mean, 5.0, 1.0), limit=1.0)
+        check_gap(LogprobGap(mean, 5.0), limit=1.0)
 
 
-def test_ratio_is_1_for_an_honest_engine() -> None:
-    """Whatever the policy is: E over the engine's tokens of π/μ is 1 (10^5 tokens, 5 standard errors)."""
+def test_without_tokens_there_is_no_surprisal() -> None:
+    assert surprisal([]) is None
+
+
+def test_surprisal_estimates_the_entropy() -> None:
+    """Over tokens of a softmax that the tokens are drawn from, padding left out; 5 standard errors."""
     torch.manual_seed(0)
-    policy, engine = (torch.log_softmax(torch.randn(50), 0) for _ in range(2))
-    tokens = torch.multinomial(engine.exp(), 100_000, replacement=True)
-    ratios = (policy - engine)[tokens].exp()
-    gap = logprob_gap([micro_batch([policy[tokens].tolist()], [engine[tokens].tolist()], [[1] * len(tokens)])])
-    assert gap is not None
-    assert gap.ratio_mean == pytest.approx(1, abs=5 * float(ratios.std()) / len(tokens) ** 0.5)
+    log_probs = torch.log_softmax(torch.randn(50), 0)
+    entropy = float(-(log_probs.exp() * log_probs).sum())
+    tokens = torch.multinomial(log_probs.exp(), 40_000, replacement=True).reshape(400, 100)
+    padding = torch.full((400, 20), -99.0)
+    mask = torch.cat([torch.ones(400, 100), torch.zeros(400, 20)], dim=1).bool()
+    batch = SimpleNamespace(
+        action_log_probs=torch.cat([log_probs[tokens], padding], dim=1), action_mask=mask, attention_mask=mask
+    )
+    deviation = float(log_probs[tokens].std()) / math.sqrt(40_000)
+    assert surprisal([batch]) == pytest.approx(entropy, abs=5 * deviation)

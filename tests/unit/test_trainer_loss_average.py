@@ -24,6 +24,7 @@ from run_flags import settings_with
 from openrlhf_ada.config import schema
 from openrlhf_ada.core.policies import Sequential
 from openrlhf_ada.trainer.policy import AdaActorTrainer
+from openrlhf_ada.trainer.training_step import advantage_factors
 
 N, LENGTH = 3, 32
 """Samples of a prompt; --ada_loss_length."""
@@ -259,9 +260,19 @@ def test_default_leaves_the_host_loss() -> None:
 
 def test_a_second_pass_starts_from_the_same_advantages() -> None:
     """--train.max_epochs: micro-batches are copies, and the replay buffer keeps what it has."""
-    items = samples()[:6]
-    (first,), (second,) = (by_training([items], [6], "sequence-constant", "ppo", dynamic=False)[0] for _ in range(2))
+    items, loss = samples()[:6], "sequence-constant"
+    (first,), (second,) = (by_training([items], [6], loss, "ppo", dynamic=False)[0] for _ in range(2))
     assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("by_token", [True, False])
+def test_a_sample_without_a_token_makes_no_nan(by_token: bool) -> None:
+    mask = torch.tensor([[0, 0], [1, 1]]).bool()
+    totals = {"batch_num_tokens": torch.tensor(2.0), "global_batch_size": torch.tensor(1.0)}
+    experience = SimpleNamespace(action_mask=mask)
+    factors = advantage_factors(experience, totals, arguments("sequence-constant"), by_token=by_token)
+    assert (factors.isfinite().all(), factors.shape) == (True, (2, 1))
+    assert float(factors[1]) == pytest.approx(2 / LENGTH)
 
 
 # -- what becomes of the objective --------------------------------------------------------------------------------

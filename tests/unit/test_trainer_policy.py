@@ -21,7 +21,13 @@ from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.host.classes import unwrap_ray_class
 from openrlhf_ada.trainer import policy as module
 from openrlhf_ada.trainer.critic import RayAdaCritic
-from openrlhf_ada.trainer.policy import AdaActorTrainer, AdaPolicyActor, RayReferenceActor, RayRewardActor
+from openrlhf_ada.trainer.policy import (
+    AdaActorTrainer,
+    AdaPolicyActor,
+    RayAdaPolicyActor,
+    RayReferenceActor,
+    RayRewardActor,
+)
 from openrlhf_ada.trainer.prompt_critic import RayPassRateCritic
 from openrlhf_ada.weights.checksums import checksums
 from openrlhf_ada.weights.sender import EngineGoneError, WeightSyncError
@@ -141,16 +147,15 @@ def test_training_steps_make_versions_checkpoints_keep_them(monkeypatch: pytest.
     world = World(monkeypatch)
     host = unwrap_ray_class(ppo_actor.PolicyModelActor)
     monkeypatch.setattr(host, "fit", lambda self: {"loss": 1.0})
-    monkeypatch.setattr(host, "init_model_from_pretrained", lambda self, strategy: None)
+    monkeypatch.setattr(host, "init_model_from_pretrained", lambda self, strategy, pretrain: None)
     flags = {"train": SimpleNamespace(enable_ema=False, seed=42)}
     flags |= {"ckpt": SimpleNamespace(save_hf=True, save_steps=-1)}
     flags |= {
         "ada": SimpleNamespace(trust_remote_code=True, mode="seq"),
-        "actor": SimpleNamespace(model_name_or_path="model"),
     }
     strategy = SimpleNamespace(args=SimpleNamespace(**flags))
     world.policy.checkpoint_states = {"global_step": 7}
-    world.policy.init_model_from_pretrained(strategy)
+    world.policy.init_model_from_pretrained(strategy, "model")
     world.policy.strategy = strategy
     world.policy.begin_step(8)
     world.policy.restore_engine(0, alone=True)
@@ -162,43 +167,22 @@ def test_training_steps_make_versions_checkpoints_keep_them(monkeypatch: pytest.
     world.trainer.broadcast_to_vllm()
     assert world.take() == [("weights", 9), BARRIER], "a step that trained the critic alone (--critic.freezing_steps)"
     world.policy.checkpoint_states = {}
-    world.policy.init_model_from_pretrained(strategy)
+    world.policy.init_model_from_pretrained(strategy, "model")
     assert world.trainer.version == 0
 
 
-def test_code_of_a_model_is_refused_where_it_would_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "actor", [RayAdaPolicyActor, RayReferenceActor, RayRewardActor, RayAdaCritic, RayPassRateCritic]
+)
+def test_code_of_a_model_is_refused_where_it_would_run(actor: Any, tmp_path: Path) -> None:
     """On another node the same path may be another folder."""
     (tmp_path / "config.json").write_text('{"auto_map": {"AutoConfig": "own.Own"}}')
-    flags = {
-        "ada": SimpleNamespace(trust_remote_code=False),
-        "actor": SimpleNamespace(model_name_or_path=str(tmp_path)),
-    }
-    with pytest.raises(ConfigError, match=r"names code of its own \(own\.Own\)"):
-        World(monkeypatch).policy.init_model_from_pretrained(SimpleNamespace(args=SimpleNamespace(**flags)))
-
-
-@pytest.mark.parametrize("actor", [RayReferenceActor, RayRewardActor, RayAdaCritic, RayPassRateCritic])
-def test_code_of_other_models_is_refused_where_it_would_run(actor: Any, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"auto_map": {"AutoConfig": "own.Own"}}')
-    strategy = SimpleNamespace(args=SimpleNamespace(ada=settings_with(trust_remote_code=False)))
+    off = SimpleNamespace(enable_ema=False, save_hf=False)
+    args = SimpleNamespace(ada=settings_with(trust_remote_code=False), train=off, ckpt=off)
+    strategy = SimpleNamespace(args=args)
     process: Any = unwrap_ray_class(actor).__new__(unwrap_ray_class(actor))
     with pytest.raises(ConfigError, match=r"names code of its own \(own\.Own\)"):
         process.init_model_from_pretrained(strategy, str(tmp_path))
-
-
-def test_average_sleeps_with_the_optimizers_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    """--ds.enable_sleep: engines on the same GPU need its memory."""
-    world = World(monkeypatch)
-    moves: list[str] = []
-    host = unwrap_ray_class(ppo_actor.PolicyModelActor)
-    for name in ("offload_states", "reload_states"):
-        monkeypatch.setattr(host, name, lambda self, name=name: moves.append(name))
-    world.policy.offload_states()
-    average = SimpleNamespace(offload=lambda: moves.append("offload"), reload=lambda: moves.append("reload"))
-    world.trainer.average = average
-    world.policy.reload_states()
-    world.policy.offload_states()
-    assert moves == ["offload_states", "reload_states", "reload", "offload_states", "offload"]
 
 
 @pytest.mark.parametrize("adapts", [False, True])

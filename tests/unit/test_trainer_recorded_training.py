@@ -6,12 +6,10 @@ The host's step itself, its models and its Ray groups are left out; the batches 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 from cases import sequential
 from openrlhf.trainer.ppo_trainer import BasePPOTrainer
@@ -21,9 +19,8 @@ from rollouts import GENERATE, N, TableGenerator, make_args, make_loader, table
 
 from openrlhf_ada.cli.train_ppo_ray import parse
 from openrlhf_ada.config.flags import ConfigError
-from openrlhf_ada.config.settings import make_policy
 from openrlhf_ada.core.batches import BatchPlan
-from openrlhf_ada.core.types import Ledger, PromptPool
+from openrlhf_ada.core.types import Ledger
 from openrlhf_ada.eval.held_out import HeldOut, PromptAnswers
 from openrlhf_ada.reporting.run_record import read_run
 from openrlhf_ada.rollout.records import RolloutBatch
@@ -106,36 +103,6 @@ def adaptive_batch() -> RolloutBatch:
     outcomes = table({0: [1, 0], 1: [0, 0, 0, 1]})
     generator = TableGenerator(args, make_loader(2, args), policy, outcomes, BatchPlan(2, N, 4, 2, 1))
     return generator.generate_samples(**GENERATE)[0]
-
-
-@pytest.mark.parametrize(
-    ("wrong", "baseline", "share"),
-    [(0.0, "none", None), (0.5, "none", "50%"), (-1.0, "none", "50%"), (-1.0, "pool", None)],
-)
-def test_wrong_answers_that_are_trained_without_a_baseline_are_told_of_once(
-    make_trainer: Callable[..., Trainer],
-    monkeypatch: pytest.MonkeyPatch,
-    wrong: float,
-    baseline: str,
-    share: str | None,
-) -> None:
-    """A user's reward function may return any rewards beside its scores."""
-    flags: Flags = {"--algo.advantage.estimator": "dr_grpo", "--ada_correction": "none", "--ada_baseline": baseline}
-    trainer = make_trainer(flags)
-    notes: list[str] = []
-    monkeypatch.setattr(trainer.recorder, "note", notes.append)
-    batch = adaptive_batch()
-    assert batch.record is not None
-    policy = make_policy(trainer.settings)
-    for i, group in enumerate(batch.record.groups):
-        samples = [replace(sample, reward=sample.reward or wrong) for sample in group.pool.samples]
-        pool = PromptPool(group.pool.key, samples, row=group.pool.row)
-        trained = policy.build(pool, np.random.default_rng(0))
-        batch.record.groups[i] = replace(group, pool=pool, group=trained)
-    for step in (4, 5):
-        trainer.train_step(batch, step)
-    told = [note for note in notes if "--ada_baseline none" in note]
-    assert told == [] if share is None else told[0].startswith(share) and len(told) == 1
 
 
 def test_selected_means_are_named_so(make_trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from openrlhf_ada.core.policies import Estimated, Sequential
 from openrlhf_ada.rollout.prompts import PromptSource
 from openrlhf_ada.rollout.recorded_generator import RecordedGenerator
 from openrlhf_ada.rollout.samples_generator import AdaptiveSamplesGenerator
-from openrlhf_ada.trainer.sampling import eval_arguments, make_generator, optimizer_steps, restore, training_steps
+from openrlhf_ada.trainer.sampling import eval_arguments, make_generator, optimizer_steps, training_steps
 
 Flags = dict[str, str | None]
 ArgvWith = Callable[[Flags], list[str]]
@@ -32,8 +32,8 @@ def generator_for(argv: list[str], rows: int = 3) -> RecordedGenerator:
 def test_mode_off_has_the_hosts_generator_which_also_counts(argv_with: ArgvWith) -> None:
     generator = generator_for(argv_with({"--ada_mode": "off"}))
     assert type(generator) is RecordedGenerator
-    restore(
-        generator, {"total_consumed_prompts": 4, "episode": 1, "global_step": 0}
+    generator.restore(
+        {"total_consumed_prompts": 4, "episode": 1, "global_step": 0}
     )  # nothing of it is ours to restore
 
 
@@ -42,7 +42,7 @@ def test_adaptive_mode_has_the_policy_of_the_flags(argv_with: ArgvWith, mode: st
     generator = generator_for(argv_with({"--ada_mode": mode, "--ada_log_texts": "2"}))
     assert isinstance(generator, AdaptiveSamplesGenerator)
     assert isinstance(generator.policy, policy)
-    restore(generator, {"total_consumed_prompts": 4, "episode": 1, "global_step": 0})
+    generator.restore({"total_consumed_prompts": 4, "episode": 1, "global_step": 0})
     assert (generator.prompts.next_key, generator.prompts.episodes_done) == (4, 1)
 
 

@@ -48,8 +48,7 @@ _VARIABLE = re.compile(r"(?<![\\A-Za-z])(?!(?:e|i|sqrt|pi|sin|cos|tan|log|ln)(?!
 
 
 PERCENT = ("percent",)
-LONGEST_AMOUNT = 100
-"""Characters."""
+LONGEST_AMOUNT = 100  # characters
 
 
 @dataclass(frozen=True, slots=True)
