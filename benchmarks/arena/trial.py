@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -99,8 +99,8 @@ class Trial:
         trained = pools
         if self._method.refill:
             pools, trained = self._refilled(pools, drawn)
-        weights = self._weights(trained, drawn)
-        groups = [self._policy.build(pool, self._rng).weighed(w) for pool, w in zip(trained, weights, strict=True)]
+        built = [self._policy.build(pool, self._rng) for pool in trained]
+        groups = [_weighed(group, w) for group, w in zip(built, self._weights(trained), strict=True)]
         index = [drawn.places[group.key][i] for group in groups for i in group.indices]
         coefficients = [c for group in groups for c in group.coefficients]
         epochs = self._method.epochs
@@ -113,13 +113,12 @@ class Trial:
         self.spent.trained_tokens += epochs * int(drawn.answers().num_tokens[computed].sum())
         return list(zip(trained, groups, strict=True))
 
-    def _weights(self, pools: Sequence[PromptPool], drawn: _Drawn) -> list[float]:
-        """Of each prompt: of its choice, times another method's f' at the pass rate that it is sampled with."""
-        chosen = [drawn.weights[pool.key] for pool in pools]
+    def _weights(self, pools: Sequence[PromptPool]) -> list[float]:
+        """Of each prompt: another method's f' at the pass rate that it is sampled with, or 1."""
         if self._weight is None:
-            return chosen
+            return [1.0] * len(pools)
         rates = pass_rates(self._learner.model, self._learner.world.train, [pool.row for pool in pools])
-        return [weight * self._weight.weight(p) for weight, p in zip(chosen, rates.tolist(), strict=True)]
+        return [self._weight.weight(p) for p in rates.tolist()]
 
     def _refilled(self, pools: list[PromptPool], drawn: _Drawn) -> tuple[list[PromptPool], list[PromptPool]]:
         """(all pools, as many with two outcomes as a step has prompts), or fewer at REFILL_LIMIT."""
@@ -138,7 +137,6 @@ class Trial:
         """The next prompts' closed pools, in waves as the policy decides."""
         chosen = self._chooser.take(count)
         pools = [PromptPool(self._key + i, row=choice.row) for i, choice in enumerate(chosen)]
-        drawn.weights |= {pool.key: choice.weight for pool, choice in zip(pools, chosen, strict=True)}
         self._key += count
         still_open = {pool.key: pool for pool in pools}
         wave_number = 0
@@ -169,13 +167,16 @@ class Trial:
         self.spent.tokens += sum(lengths)
 
 
+def _weighed(group: TrainingGroup, weight: float) -> TrainingGroup:
+    return replace(group, coefficients=tuple(weight * c for c in group.coefficients))
+
+
 class _Drawn:
-    """All answers of a step. `places`: of each prompt's answers among them, in index order. `weights`: of prompts."""
+    """All answers of a step. `places`: of each prompt's answers among them, in index order."""
 
     def __init__(self) -> None:
         self._parts: list[Answers] = []
         self.places: dict[int, list[int]] = {}
-        self.weights: dict[int, float] = {}
         self.size = 0
 
     def add(self, answers: Answers) -> None:

@@ -38,7 +38,7 @@ class VisitHistory:
 
     def observe(self, pools: Sequence[PromptPool]) -> None:
         """One step's closed pools."""
-        seen_before = bool((self._table.of([pool.row for pool in pools])[1] > 0).any())
+        seen_before = not np.isnan(self._table.of([pool.row for pool in pools])[0]).all()
         for pool in pools:
             self._observe_visit(pool)
         if seen_before:

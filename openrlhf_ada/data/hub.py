@@ -11,7 +11,6 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from openrlhf_ada.data.files import DataError, Row, format_of
-from openrlhf_ada.host.rows import cause_of
 
 HUB_S = 5.0
 """Seconds in which a reachable hub answers."""
@@ -58,7 +57,8 @@ def library_errors(where: str, remedy: str) -> Iterator[None]:
     except DataError:
         raise
     except known as error:
-        cause = cause_of(error)
+        # Of what a row did to `datasets`, it says nothing itself.
+        cause = error.__cause__ or error
         reason = (str(cause).strip().splitlines() or ["no message"])[0][:200]
         raise DataError(f"{where} cannot be loaded ({type(cause).__name__}: {reason}). {remedy}") from error
     finally:

@@ -4,6 +4,7 @@ Contract: test_finite_steps.test_a_gradient_that_is_not_finite_ends_the_run_befo
 Contract: test_openrlhf_facts.test_fact
 Contract: test_openrlhf_facts.test_weights_are_sent_by_four_attributes
 Contract: test_openrlhf_objects.test_host_sends_over_shared_memory_what_it_is_given
+Contract: test_ports.test_processes_of_models_meet_at_the_chosen_port
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from openrlhf.trainer.ray import launcher, ppo_actor, ppo_critic
 
 from openrlhf_ada.host.classes import substituted, unwrap_ray_class
 from openrlhf_ada.host.model_code import check_model_code
-from openrlhf_ada.host.ports import FixedPort
+from openrlhf_ada.host.ports import free_port
 
 NamedParameters = Callable[[], Iterable[tuple[str, Any]]]
 """In place of a module's method of that name."""
@@ -44,8 +45,10 @@ class HostPolicyTrainer(ppo_actor.ActorPPOTrainer):
         ppo_actor.ActorPPOTrainer.broadcast_to_vllm(sender)
 
 
-class CheckedModel:
-    """Mixed into OpenRLHF's processes of models: no code of a model runs that the user did not ask for."""
+class HostModelActor:
+    """Mixed into OpenRLHF's processes of models: no code of a model runs that the user did not ask for, and the first
+    process chooses the port on which they meet.
+    """
 
     model_role: str
     """Whose model it is, for the message."""
@@ -56,17 +59,21 @@ class CheckedModel:
         host: Any = super()
         host.init_model_from_pretrained(strategy, pretrain, *args, **kwargs)
 
+    @staticmethod
+    def _get_free_port() -> int:
+        return free_port()
 
-class HostPolicyActor(CheckedModel, FixedPort, unwrap_ray_class(ppo_actor.PolicyModelActor)):
+
+class HostPolicyActor(HostModelActor, unwrap_ray_class(ppo_actor.PolicyModelActor)):
     """OpenRLHF's process of the policy, with a trainer of `trainer_class`; without its average and its exports."""
 
     model_role = "the policy's model"
     trainer_class: type[HostPolicyTrainer] = HostPolicyTrainer
 
-    def init_model_from_pretrained(self, strategy: Any, *args: Any, **kwargs: Any) -> None:
+    def init_model_from_pretrained(self, strategy: Any, pretrain: str, *args: Any, **kwargs: Any) -> None:
         """It creates the trainer by its name in the module, and reads from the flags what it averages and exports."""
         with substituted(ppo_actor, ActorPPOTrainer=self.trainer_class):
-            super().init_model_from_pretrained(_without_average_and_exports(strategy), *args, **kwargs)
+            super().init_model_from_pretrained(_without_average_and_exports(strategy), pretrain, *args, **kwargs)
 
 
 def _without_average_and_exports(strategy: Any) -> Any:
@@ -78,7 +85,7 @@ def _without_average_and_exports(strategy: Any) -> Any:
     return without
 
 
-class HostCriticActor(CheckedModel, FixedPort, unwrap_ray_class(ppo_critic.CriticModelActor)):
+class HostCriticActor(HostModelActor, unwrap_ray_class(ppo_critic.CriticModelActor)):
     """OpenRLHF's process of the critic, with a trainer of `trainer_class`."""
 
     model_role = "the critic's model"
@@ -90,13 +97,13 @@ class HostCriticActor(CheckedModel, FixedPort, unwrap_ray_class(ppo_critic.Criti
             super().init_model_from_pretrained(*args, **kwargs)
 
 
-class HostReferenceActor(CheckedModel, FixedPort, unwrap_ray_class(launcher.ReferenceModelActor)):
+class HostReferenceActor(HostModelActor, unwrap_ray_class(launcher.ReferenceModelActor)):
     """OpenRLHF's process of the reference policy."""
 
     model_role = "the reference's model"
 
 
-class HostRewardActor(CheckedModel, FixedPort, unwrap_ray_class(launcher.RewardModelActor)):
+class HostRewardActor(HostModelActor, unwrap_ray_class(launcher.RewardModelActor)):
     """OpenRLHF's process of the reward model."""
 
     model_role = "the reward model"

@@ -1,7 +1,4 @@
-"""Ports that nobody takes between their choice and their use.
-
-Contract: test_ports.test_processes_of_models_meet_at_the_chosen_port
-"""
+"""Ports that nobody takes between their choice and their use."""
 
 from __future__ import annotations
 
@@ -43,11 +40,3 @@ def _holds(port: int) -> bool:
     sock.bind(("", port))
     _held.append(sock)
     return True
-
-
-class FixedPort:
-    """Mixed into OpenRLHF's processes of models, whose first one chooses the port on which they meet."""
-
-    @staticmethod
-    def _get_free_port() -> int:
-        return free_port()

@@ -1,5 +1,6 @@
 """Ray's own record of the cluster that this process belongs to. Ray has no public names for these.
 
+Contract: test_gpu_nodes.test_the_library_is_read_through_rays_copy_of_its_bindings
 Contract: test_ray_facts.test_a_private_ray_serves_its_own_processes_alone
 Contract: test_ray_facts.test_rays_processes_are_in_sessions_of_their_own
 Contract: test_ray_facts.test_running_cluster_is_the_named_one
@@ -11,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -66,17 +66,10 @@ def started_apart() -> Iterator[None]:
 
 
 def nvml_bindings() -> Any:
-    """NVIDIA's Python bindings of its management library, of which Ray brings a copy.
-
-    Contract: test_gpu_nodes.test_the_library_is_read_through_rays_copy_of_its_bindings
-    """
+    """NVIDIA's Python bindings of its management library, of which Ray brings a copy."""
     from ray._private.thirdparty import pynvml
 
     return pynvml
-
-
-def new_token() -> str:
-    return secrets.token_hex(32)
 
 
 @contextmanager

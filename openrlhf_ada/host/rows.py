@@ -29,11 +29,6 @@ def load_blended(spec: str, *, max_count: int, split: str, use_ms: bool = False)
         raise
 
 
-def cause_of(error: BaseException) -> BaseException:
-    """What a row did to `datasets`, which hides it behind an error that says nothing."""
-    return error.__cause__ or error
-
-
 def prompt_maker(input_template: str | None, chat_template: Callable[..., str] | None) -> Callable[[Any], str]:
     """A function from the question of a row to the prompt that OpenRLHF samples from.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import secrets
 import socket
 import sys
 from collections.abc import Callable, Collection, Iterator
@@ -15,7 +16,6 @@ from typing import Any, NamedTuple
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.host.ray_session import (
     job_runtime_env,
-    new_token,
     own_token,
     running_cluster,
     session_folder,
@@ -104,7 +104,7 @@ def ray_session(
                 if address := cluster_to_join():
                     _join_cluster(args, slots, address, verbose)
                 else:
-                    after_ray.enter_context(own_token(new_token()))
+                    after_ray.enter_context(own_token(secrets.token_hex(32)))
                     watcher = after_ray.enter_context(watched_session())
                     _start_ray(args, slots, verbose)
             take_signals()

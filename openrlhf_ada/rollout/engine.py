@@ -9,8 +9,9 @@ import hashlib
 import os
 import sys
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
@@ -246,11 +247,8 @@ def _prepare_reward(executor: Any, names: Sequence[str], grading: Grading | None
 
 def _noting(function: Any) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
-        try:
+        with _noted():
             result = function(*args, **kwargs)
-        except Exception as error:
-            _note(error)
-            raise
         rollout = current_rollout.get()
         if rollout is not None and isinstance(result, dict):
             # The host asks about one answer at a time.
@@ -258,19 +256,20 @@ def _noting(function: Any) -> Any:
         return result
 
     async def call_async(*args: Any, **kwargs: Any) -> Any:
-        try:
+        with _noted():
             return await function(*args, **kwargs)
-        except Exception as error:
-            _note(error)
-            raise
 
     return call_async if asyncio.iscoroutinefunction(function) else call
 
 
-def _note(error: Exception) -> None:
-    rollout = current_rollout.get()
-    if rollout is not None:
-        rollout.reward_error = f"{type(error).__name__}: {error}"
+@contextmanager
+def _noted() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        if (rollout := current_rollout.get()) is not None:
+            rollout.reward_error = f"{type(error).__name__}: {error}"
+        raise
 
 
 def rollout_actor(

@@ -100,28 +100,18 @@ class EngineConnections:
 
         Raises EngineLostError.
         """
-        while not self._restore_all():
-            pass
-
-    def _restore_all(self) -> bool:
-        """False where an engine has died meanwhile."""
-        start_ids = self._waiter.wait()
-        if not self._start_ids:
-            self._start_ids = start_ids
-        for engine, start_id in enumerate(start_ids):
-            is_new = start_id != self._start_ids[engine]
-            if not is_new and engine not in self._recoveries:
-                continue
-            self._drop_calls(engine)
-            if not self._reset(engine):
-                return False
-            if is_new:
-                if not _succeeded(self._restore(engine)):
-                    return False
-                self._mark_recovered(engine, start_id)
-            else:
-                del self._recoveries[engine]
-        return True
+        while True:
+            start_ids = self._waiter.wait()
+            self._start_ids = self._start_ids or start_ids
+            for engine, start_id in enumerate(start_ids):
+                if engine in self._recoveries or start_id != self._start_ids[engine]:
+                    self._begin_recovery(engine)
+            if not self._recoveries:
+                return
+            while self._recoveries:
+                # No rollout is on its way, so nothing else is told.
+                for ref in self._wait_for_any():
+                    self._read(ref)
 
     def wait(self) -> list[Answer | EngineDown | EngineUp]:
         """Block until something has happened: rollouts have ended, an engine has died or is back."""
@@ -184,20 +174,17 @@ class EngineConnections:
         try:
             value: Any = ray.get(ref)
         except RayActorError:
-            return [self._start_recovery(engine)]
+            self._begin_recovery(engine)
+            self._on_note(f"vLLM engine {engine} died; it is started again, and its rollouts are sampled again")
+            return [EngineDown(engine)]
         was_asked = self._open_questions.pop(ref, None) is not None
         self._pending_calls.pop(ref, None)
         return value if was_asked else []
 
     # -- an engine that died ------------------------------------------------------------------------------------------
 
-    def _start_recovery(self, engine: int) -> EngineDown:
-        self._drop_calls(engine)
+    def _begin_recovery(self, engine: int) -> None:
         self._recoveries[engine] = _Recovery(time.monotonic(), [ask_ready(self.engines[engine])])
-        self._on_note(f"vLLM engine {engine} died; it is started again, and its rollouts are sampled again")
-        return EngineDown(engine)
-
-    def _drop_calls(self, engine: int) -> None:
         self._open_questions = {ref: of for ref, of in self._open_questions.items() if of != engine}
         self._pending_calls = {ref: of for ref, of in self._pending_calls.items() if of != engine}
         self._unsent.pop(engine, None)
@@ -215,10 +202,16 @@ class EngineConnections:
                 return [EngineUp(engine)]
             recovery.waits_for = list(self._restore(engine))
             return []
-        if not _succeeded(recovery.waits_for):
-            self._recoveries[engine] = _Recovery(time.monotonic(), [ask_ready(self.engines[engine])])
+        try:
+            ray.get(recovery.waits_for)
+        except EngineGoneError:
+            # It has died once more before anything was sent to it.
+            self._begin_recovery(engine)
             return []
-        self._mark_recovered(engine, recovery.start_id)
+        self._start_ids[engine] = recovery.start_id
+        del self._recoveries[engine]
+        seconds = time.monotonic() - recovery.since
+        self._on_note(f"vLLM engine {engine} is back with the policy's weights after {seconds:.0f} s")
         return [EngineUp(engine)]
 
     def _reset(self, engine: int) -> bool:
@@ -229,24 +222,7 @@ class EngineConnections:
             return False
         return True
 
-    def _mark_recovered(self, engine: int, start_id: str) -> None:
-        self._start_ids[engine] = start_id
-        recovery = self._recoveries.pop(engine, None)
-        when = (
-            f" after {time.monotonic() - recovery.since:.0f} s" if recovery else " (it died while nothing was sampled)"
-        )
-        self._on_note(f"vLLM engine {engine} is back with the policy's weights{when}")
-
 
 def _ready_of(refs: Collection[Any]) -> list[Any]:
     """Those that can be read at once."""
     return ray.wait(list(refs), num_returns=len(refs), timeout=0)[0] if refs else []
-
-
-def _succeeded(restoring: Sequence[Any]) -> bool:
-    """False where the engine has died once more before anything was sent to it."""
-    try:
-        ray.get(list(restoring))
-    except EngineGoneError:
-        return False
-    return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from ray.exceptions import RayError
 
@@ -20,52 +20,43 @@ later than LINE_S after the last."""
 LINE_S = 300.0
 
 
-class StartWatch(threading.Thread):
-    """Tells `note` how many of `count` engines are up, until all are."""
+def start_lines(
+    count: int, note: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+) -> Callable[[], bool]:
+    """A function that tells `note` what is due of these engines' start, and whether all are up."""
+    engines = "1 vLLM engine is" if count == 1 else f"{count} vLLM engines are"
+    since, next_line_s = clock(), FIRST_LINE_S
 
-    def __init__(self, count: int, note: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(daemon=True, name="ada-starts")
-        self._count = count
-        self._note = note
-        self._clock = clock
-        self._since = clock()
-        self._next_line_s = FIRST_LINE_S
-        self._stopped = threading.Event()
+    def look() -> bool:
+        nonlocal next_line_s
+        up, seconds = num_engines_up(), clock() - since
+        if up >= count:
+            note(f"{engines} up after {seconds:.0f} s")
+        elif seconds >= next_line_s:
+            next_line_s += min(next_line_s, LINE_S)
+            note(f"{engines} starting: {up} up after {seconds:.0f} s; --verbose shows what vLLM does")
+        return up >= count
 
-    def run(self) -> None:
-        try:
-            while not self.look() and not self._stopped.wait(POLL_S):
-                pass
-        except RayError:
-            # Ray ends, and the main thread says why.
-            return
-
-    def stop(self) -> None:
-        self._stopped.set()
-        self.join()
-
-    def look(self) -> bool:
-        """Are all up? Tells what is due."""
-        up, seconds = num_engines_up(), self._clock() - self._since
-        engines = "1 vLLM engine is" if self._count == 1 else f"{self._count} vLLM engines are"
-        if up >= self._count:
-            self._note(f"{engines} up after {seconds:.0f} s")
-            return True
-        if seconds >= self._next_line_s:
-            self._next_line_s += min(self._next_line_s, LINE_S)
-            self._note(f"{engines} starting: {up} up after {seconds:.0f} s; --verbose shows what vLLM does")
-        return False
+    return look
 
 
 @contextmanager
 def watched_starts(count: int, note: Callable[[str], None]) -> Iterator[None]:
     """Within the block, which starts `count` engines, tell `note` of it; Ray must be initialised."""
-    if not count:
-        yield
-        return
-    watch = StartWatch(count, note)
-    watch.start()
+    look, stopped = start_lines(count, note), threading.Event()
+
+    def watch() -> None:
+        # Where Ray ends, the main thread says why.
+        with suppress(RayError):
+            while not look() and not stopped.wait(POLL_S):
+                pass
+
+    thread = threading.Thread(target=watch, daemon=True, name="ada-starts")
+    if count:
+        thread.start()
     try:
         yield
     finally:
-        watch.stop()
+        stopped.set()
+        if count:
+            thread.join()

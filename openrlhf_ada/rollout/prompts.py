@@ -57,6 +57,7 @@ class PromptSource:
         self._seed = seed
         self._num_episodes = num_episodes
         self._iterator: Any = None
+        self._in_episode = False
         self._waiting: list[PromptRequest] = []
 
     def restore(self, *, consumed: int, episode: int) -> None:
@@ -68,6 +69,7 @@ class PromptSource:
         """The next batch and whether the episode ends with it. No prompts if an incomplete batch waits."""
         if not self._in_episode:
             self._begin_episode()
+            self._in_episode = True
         taken, exhausted = self._take(self._plan.prompts - len(self._waiting))
         requests, self._waiting = self._waiting + taken, []
         if not exhausted:
@@ -110,22 +112,20 @@ class PromptSource:
                 "that it was written with"
             )
 
-    @property
-    def _in_episode(self) -> bool:
-        """Has the episode begun, and not come to its end?"""
-        return self._iterator is not None
+    def _take(self, count: int) -> tuple[list[PromptRequest], bool]:
+        taken, exhausted = self._next(count)
+        self.next_key += len(taken)
+        if exhausted:
+            self._in_episode = False
+            self.episodes_done += 1
+        return taken, exhausted
 
     def _begin_episode(self) -> None:
         seed_order(self._source, self._seed + self.episodes_done)
         self._iterator = iter(self._source)
 
-    def _take(self, count: int) -> tuple[list[PromptRequest], bool]:
-        taken, exhausted = take_prompts(self._iterator, count, self.next_key)
-        self.next_key += len(taken)
-        if exhausted:
-            self._iterator = None
-            self.episodes_done += 1
-        return taken, exhausted
+    def _next(self, count: int) -> tuple[list[PromptRequest], bool]:
+        return take_prompts(self._iterator, count, self.next_key)
 
 
 class ChosenPrompts(PromptSource):
@@ -136,7 +136,7 @@ class ChosenPrompts(PromptSource):
     def __init__(self, loader: Any, plan: BatchPlan, seed: int, num_episodes: int, chooser: PromptChooser) -> None:
         super().__init__(loader, plan, seed, num_episodes)
         self._chooser = chooser
-        self._left: int | None = None  # prompts to come in this episode; None between episodes
+        self._left = 0  # prompts to come in this episode
         self._rows_in_batch: set[int] = set()
 
     def next_batch(self) -> tuple[list[PromptRequest], bool]:
@@ -147,7 +147,7 @@ class ChosenPrompts(PromptSource):
         return self._chooser.end_step(pools)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"left": self._left, "chooser": self._chooser.state_dict()}
+        return {"left": self._left if self._in_episode else None, "chooser": self._chooser.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if not state:
@@ -155,30 +155,20 @@ class ChosenPrompts(PromptSource):
                 "the checkpoint has no queue of prompts: its run chose none. Resume without --ada_candidates, or "
                 "start without the checkpoint"
             )
-        self._left = state["left"]
+        self._in_episode, self._left = state["left"] is not None, state["left"] or 0
         self._chooser.load_state_dict(state["chooser"])
-
-    @property
-    def _in_episode(self) -> bool:
-        return self._left is not None
 
     def _begin_episode(self) -> None:
         self._left = self._chooser.num_rows
 
-    def _take(self, count: int) -> tuple[list[PromptRequest], bool]:
-        assert self._left is not None
+    def _next(self, count: int) -> tuple[list[PromptRequest], bool]:
         fresh = self._chooser.num_rows - len(self._rows_in_batch)
         choices = self._chooser.take(min(count, self._left, fresh), self._rows_in_batch)
-        taken = [self._request(self.next_key + i, choice) for i, choice in enumerate(choices)]
         self._rows_in_batch |= {choice.row for choice in choices}
-        self.next_key += len(taken)
         exhausted = self._left < count
-        self._left -= len(taken)
-        if exhausted:
-            self._left = None
-            self.episodes_done += 1
+        self._left -= len(choices)
+        taken: list[PromptRequest] = []
+        for key, choice in enumerate(choices, self.next_key):
+            _, prompt, label, image = self._source.dataset[choice.row]
+            taken.append(PromptRequest(key, choice.row, prompt, label, image, choice))
         return taken, exhausted
-
-    def _request(self, key: PromptKey, choice: Choice) -> PromptRequest:
-        _, prompt, label, image = self._source.dataset[choice.row]
-        return PromptRequest(key, choice.row, prompt, label, image, choice)

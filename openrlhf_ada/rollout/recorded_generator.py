@@ -45,16 +45,17 @@ class RecordedGenerator(HostGenerator):
         before = _lengths(self.samples_ahead)
         samples, pass_rate, consumed, exhausted = super().generate_samples(**generate_kwargs)
         _check_rewards(samples)
-        kept, ahead, processed = map(_lengths, (samples, self.samples_ahead, self._processed))
-        rejected = len(processed) + len(before) - len(kept) - len(ahead)
-        rejected_tokens = sum(processed) + sum(before) - sum(kept) - sum(ahead)
+        kept, ahead = _lengths(samples), _lengths(self.samples_ahead)
+        # What was sampled ahead before, and now, but for what waits.
+        drawn = before + _lengths(self._processed)
+        count, tokens = len(drawn) - len(ahead), sum(drawn) - sum(ahead)
         ledger = Ledger(
-            drawn=len(kept) + rejected,
+            drawn=count,
             kept=len(kept),
-            unused=rejected,
-            drawn_tokens=sum(kept) + rejected_tokens,
+            unused=count - len(kept),
+            drawn_tokens=tokens,
             kept_tokens=sum(kept),
-            unused_tokens=rejected_tokens,
+            unused_tokens=tokens - sum(kept),
         )
         # With what the host's filter has rejected; of a batch that was sampled ahead, its own.
         accuracy = _accuracy(self._processed or samples)

@@ -106,7 +106,7 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         if not requests:
             return RolloutBatch(), None, self.prompts.next_key - first_key, exhausted
         batch = Batch(has_raw_scores=self.options.threshold is not None)
-        values = self._critic_values(requests)
+        values = self._critic_values(requests, while_sampling=False)
         self._let_engines("wake_up")
         self._sample(batch, requests, values, generate_kwargs)
         exhausted = self._replace(batch, exhausted, generate_kwargs)
@@ -188,21 +188,17 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
 
     # -- sampling -----------------------------------------------------------------------------------------------------
 
-    def _critic_values(self, requests: Sequence[PromptRequest]) -> Sequence[float] | None:
-        """While the engines sleep: a critic may share their GPU."""
+    def _critic_values(self, requests: Sequence[PromptRequest], *, while_sampling: bool) -> Sequence[float] | None:
+        """None for policies that read no critic. It may share the engines' GPU, so they sleep meanwhile."""
         if not self.policy.reads_critic:
             return None
         if self.options.prompt_values is None:
             raise RuntimeError("the policy reads a critic, but none was started")
-        return self.options.prompt_values([request.prompt for request in requests])
-
-    def _values_of_fresh(self, fresh: Sequence[PromptRequest]) -> Sequence[float] | None:
-        """In the middle of sampling. Only a policy that reads a critic puts the engines to sleep for it."""
-        if not self.policy.reads_critic:
-            return None
-        self._let_engines("sleep")
-        values = self._critic_values(fresh)
-        self._let_engines("wake_up")
+        if while_sampling:
+            self._let_engines("sleep")
+        values = self.options.prompt_values([request.prompt for request in requests])
+        if while_sampling:
+            self._let_engines("wake_up")
         return values
 
     def _sample(
@@ -251,7 +247,7 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
             left -= len(places) - len(hopeless)
             # An engine that died while the others were sampled may not be back yet.
             self._connections.wait_until_ready()
-            self._sample(batch, fresh, self._values_of_fresh(fresh), generate_kwargs, at=places)
+            self._sample(batch, fresh, self._critic_values(fresh, while_sampling=True), generate_kwargs, at=places)
 
     def _on_prompt_failed(self, batch: Batch, given_up: FinishedPool[Result]) -> None:
         """Raises RuntimeError where this is one prompt too many.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import wraps
@@ -77,7 +78,7 @@ class TrackedEngine:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._llm, name)
-        return _silent_in_death(found) if inspect.iscoroutinefunction(found) else found
+        return _unless_dead(found) if inspect.iscoroutinefunction(found) else found
 
     async def generate(self, prompt: Any, sampling_params: Any, request_id: str) -> AsyncIterator[Any]:
         """As vLLM's, without an output per token, which nobody reads."""
@@ -109,13 +110,11 @@ class TrackedEngine:
             raise RolloutStopped
 
     async def _outputs(self, prompt: Any, sampling_params: Any, request_id: str) -> AsyncIterator[Any]:
-        try:
+        async with _silent_in_death():
             async for output in self._llm.generate(prompt, sampling_params, request_id=request_id):
                 if (conversation := current_conversation.get()) is not None:
                     conversation.num_tokens += len(output.outputs[0].token_ids)
                 yield output
-        except EngineDeadError:
-            await _end_of_process()
 
 
 def reads_tokens_only(executor: Any) -> bool:
@@ -142,21 +141,23 @@ def ask_for_tokens_only(params: Any) -> None:
         params.flat_logprobs = True
 
 
-def _silent_in_death(call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+def _unless_dead(call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
     """This call of vLLM's; where its core has died, nothing is answered."""
 
     @wraps(call)
     async def answer(*args: Any, **kwargs: Any) -> Any:
-        try:
+        async with _silent_in_death():
             return await call(*args, **kwargs)
-        except EngineDeadError:
-            await _end_of_process()
 
     return answer
 
 
-async def _end_of_process() -> None:
-    """vLLM's core has died, and this process is about to end with it. Whoever has asked learns from Ray that the
+@asynccontextmanager
+async def _silent_in_death() -> AsyncIterator[None]:
+    """Where vLLM's core has died, this process is about to end with it. Whoever has asked learns from Ray that the
     engine is gone, which starts it again; vLLM's error would count as a failure of the rollout, or end the run.
     """
-    await asyncio.Event().wait()
+    try:
+        yield
+    except EngineDeadError:
+        await asyncio.Event().wait()

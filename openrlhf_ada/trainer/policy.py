@@ -30,7 +30,7 @@ from openrlhf_ada.trainer.training_step import (
     mark_boundary,
     seed_step,
 )
-from openrlhf_ada.weights.average import Part, WeightAverage
+from openrlhf_ada.weights.average import WeightAverage
 from openrlhf_ada.weights.export import MERGED, export_whole, whole_weights
 from openrlhf_ada.weights.policy_side import PolicyWeights
 from openrlhf_ada.weights.sender import (
@@ -245,26 +245,12 @@ class AdaPolicyActor(HostPolicyActor):
     def _start_average(self) -> WeightAverage:
         """In place of the host's, which in half precision stands still and after a resume begins anew."""
         args = self.strategy.args
-        part = Part(torch.distributed.get_rank(), torch.distributed.get_world_size())
-        average = WeightAverage(
-            self.trainer.all_weights, args.train.ema_beta, part, in_main_memory=args.ds.adam_offload
-        )
+        part = torch.distributed.get_rank(), torch.distributed.get_world_size()
+        in_main_memory = args.ds.adam_offload or args.ds.enable_sleep
+        average = WeightAverage(self.trainer.all_weights, args.train.ema_beta, *part, in_main_memory=in_main_memory)
         if self.checkpoint_states:
             average.load(average_of(self._root, latest_tag(self._root / POLICY) or ""))
-        if args.ds.enable_sleep:
-            average.offload()
         return average
-
-    def offload_states(self) -> None:
-        """While engines sample on a shared GPU (--ds.enable_sleep): the optimizer's, and the average with them."""
-        super().offload_states()
-        if self.trainer.average is not None:
-            self.trainer.average.offload()
-
-    def reload_states(self) -> None:
-        super().reload_states()
-        if self.trainer.average is not None:
-            self.trainer.average.reload()
 
     @property
     def _root(self) -> Path:

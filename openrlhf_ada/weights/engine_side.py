@@ -19,10 +19,6 @@ DYING_S = 5.0
 """Seconds in which vLLM's core knows that a worker has died, after a call to that worker has failed."""
 
 
-class WeightError(RuntimeError):
-    """An update that must not go on, or whose result must not be used."""
-
-
 class ReceivesWeights:
     """Mixed into a rollout actor. An update is begun, received and admitted, by the policy; whatever fails in between
     leaves the engine without admission for good.
@@ -74,7 +70,7 @@ class ReceivesWeights:
         await self._unless_dying(self.llm.init_weight_transfer_engine(WeightTransferInitRequest(init_info=group)))
 
     async def begin_update(self) -> None:
-        """Raises WeightError while vLLM samples, unless it is paused. May be called again."""
+        """Raises RuntimeError while vLLM samples, unless it is paused. May be called again."""
         await self._close_gate()
         if not self._has_begun:
             await self._unless_dying(self.llm.start_weight_update())
@@ -84,7 +80,7 @@ class ReceivesWeights:
         self._admitted.clear()
         running = self.llm.get_num_unfinished_requests()
         if running and not await self.llm.is_paused():
-            raise WeightError(f"{running} rollouts are on their way, and would go on with other weights")
+            raise RuntimeError(f"{running} rollouts are on their way, and would go on with other weights")
 
     async def _unless_dying(self, call: Awaitable[None]) -> None:
         """A call of vLLM's that may be made again to a restarted engine. If it fails since a worker has died, nothing
@@ -104,7 +100,7 @@ class ReceivesWeights:
     ) -> list[list[int]]:
         """Checksums of what each worker has received, if they are asked for. See `Update`.
 
-        Raises WeightError where the engine has no use for a tensor.
+        Raises RuntimeError where the engine has no use for a tensor.
         """
         update = {"manifest": manifest, "sums": sums, "is_untrained": is_untrained}
         await self.llm.update_weights(WeightTransferUpdateRequest(update_info=update))
@@ -114,7 +110,7 @@ class ReceivesWeights:
         first, *others = await self.llm.collective_rpc("unused_tensors")
         unused: list[str] = [name for name in first if all(name in of for of in others)]
         if unused:
-            raise WeightError(
+            raise RuntimeError(
                 f"vLLM has loaded without using them {len(unused)} of the policy's weights, the first: "
                 f"{unused[0]}. Its model has no such weights, so it computes something else than the policy. Use "
                 f"another model; or, if these weights change nothing and it has no experts, add --ada_verify_sync off"
@@ -122,7 +118,7 @@ class ReceivesWeights:
         return await self.llm.collective_rpc("received_sums")
 
     async def admit_update(self, version: int) -> None:
-        """From now on sample with what was received. Raises WeightError if answers of the old weights stay cached."""
+        """From now on sample with what was received. Raises RuntimeError if answers of the old weights stay cached."""
         await self.llm.finish_weight_update(str(version))
         await self._empty_cache()
         self._admit(version)
@@ -146,7 +142,7 @@ class ReceivesWeights:
 
     async def _empty_cache(self) -> None:
         if self.llm.vllm_config.cache_config.enable_prefix_caching and not await self.llm.reset_prefix_cache():
-            raise WeightError(
+            raise RuntimeError(
                 "vLLM could not empty its prefix cache, which holds what the old weights made of prompts"
             )
         if self.llm.vllm_config.model_config.is_multimodal_model and not self.llm.get_num_unfinished_requests():

@@ -28,14 +28,6 @@ BACKEND = "openrlhf_ada"
 """Our name among vLLM's weight transfer backends."""
 
 
-class IncompleteWeightsError(RuntimeError):
-    """An update did not contain all of the engine's weights."""
-
-
-class ChangedWeightsError(RuntimeError):
-    """An update with the weights that the engine had has left it with others."""
-
-
 @dataclass
 class JoinGroup(WeightTransferInitInfo):
     """`group`: a `Membership` without its rank. `first_rank`: of this engine's workers in it."""
@@ -141,12 +133,12 @@ class WeightReceiver(WeightTransferEngine[JoinGroup, Update]):
         return {name: (t, total) for (name, t), total in zip(held.items(), checksums([*held.values()]), strict=True)}
 
     def _check_unchanged(self) -> None:
-        """Raises ChangedWeightsError. Whatever vLLM makes of weights to pack them, it makes of the same ones again."""
+        """Raises RuntimeError. Whatever vLLM makes of weights to pack them, it makes of the same ones again."""
         tensors, before = zip(*self._untrained.values(), strict=True)
         pairs = zip(self._untrained, before, checksums(tensors), strict=True)
         changed = [name for name, one, other in pairs if one != other]
         if changed:
-            raise ChangedWeightsError(
+            raise RuntimeError(
                 f"the policy is untrained, yet {len(changed)} of the engine's weights are no longer those of the "
                 f"policy's folder, the first: {changed[0]}. Either vLLM loads new weights of this model wrongly, or "
                 f"the folder lacks weights, which then have random values. Use another model, or engines on other "
@@ -154,7 +146,7 @@ class WeightReceiver(WeightTransferEngine[JoinGroup, Update]):
             )
 
     def _check_complete(self, *, all_expected: bool) -> None:
-        """Raises IncompleteWeightsError.
+        """Raises RuntimeError.
 
         vLLM fills the missing weights of a partly received layer with anything, and keeps old weights of other layers.
         """
@@ -163,10 +155,10 @@ class WeightReceiver(WeightTransferEngine[JoinGroup, Update]):
         layers = list(cast(Iterator[tuple[str, torch.nn.Module]], self.model.named_modules()))
         partly = [name for name, layer in layers if lacks_weights(layer, present, got_some=True)]
         if partly:
-            raise IncompleteWeightsError(f"not all weights came for {', '.join(partly)}")
+            raise RuntimeError(f"not all weights came for {', '.join(partly)}")
         without = [name for name, layer in layers if lacks_weights(layer, present, got_some=False)]
         if without and all_expected:
-            raise IncompleteWeightsError(
+            raise RuntimeError(
                 f"no weights came for {', '.join(without)}. Where they are to stay as the engine has loaded them, add "
                 f"--ada_verify_sync off (not for mixtures of experts)"
             )

@@ -34,7 +34,7 @@ from openrlhf_ada.host.experiences import experience_of
 from openrlhf_ada.host.generator import HostGenerator, number_rows, seed_order
 from openrlhf_ada.host.models import HostCriticActor, HostPolicyActor, HostPolicyTrainer
 from openrlhf_ada.host.rewards import HostReward
-from openrlhf_ada.host.rows import cause_of, load_blended, prompt_maker
+from openrlhf_ada.host.rows import load_blended, prompt_maker
 from openrlhf_ada.host.sharding import ComputedParameter
 from openrlhf_ada.host.trainer import HostSamplingActor
 from openrlhf_ada.rollout.engine import AdaRolloutActor
@@ -347,4 +347,4 @@ def test_data_sets_and_prompts_are_read_as_the_host_does(tmp_path: Path) -> None
     broken.write_text('{"q": "x", "q": "y"}\n')
     with pytest.raises(datasets.exceptions.DatasetGenerationError) as error:
         load_blended(str(broken), max_count=2, split="train")
-    assert "specified twice" in str(cause_of(error.value))
+    assert "specified twice" in str(error.value.__cause__)

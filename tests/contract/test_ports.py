@@ -24,7 +24,7 @@ OURS = [*map(unwrap_ray_class, (RayAdaPolicyActor, RayReferenceActor, RayRewardA
 
 def test_processes_of_models_meet_at_the_chosen_port(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "else self._get_free_port()" in inspect.getsource(BaseDistributedActor.__init__)
-    monkeypatch.setattr(ports, "free_port", lambda: 20_007)
+    monkeypatch.setattr(models, "free_port", lambda: 20_007)
     for actor in (*OURS, models.HostCriticActor):
         assert issubclass(actor, BaseDistributedActor)
         assert actor._get_free_port() == 20_007

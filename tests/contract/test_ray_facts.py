@@ -13,7 +13,7 @@ import pytest
 from ray._private import node, services, worker
 from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR as NAME
 
-from openrlhf_ada.host.ray_session import job_runtime_env, new_token, own_token, running_cluster
+from openrlhf_ada.host.ray_session import job_runtime_env, own_token, running_cluster
 
 ROOT = Path(__file__).parents[2]
 
@@ -131,7 +131,7 @@ def test_slots_in_the_place_of_gpus_need_as_many_entries_that_hide_them() -> Non
 OWNER = """
 import os, subprocess, sys
 import ray
-from openrlhf_ada.host.ray_session import new_token, own_token
+from openrlhf_ada.host.ray_session import own_token
 
 JOIN = "import sys, ray; ray.init(address=sys.argv[1], logging_level='ERROR'); print('joined')"
 
@@ -144,7 +144,7 @@ def joining(**variables):
 def token():
     return os.environ["RAY_AUTH_TOKEN"]
 
-with own_token(new_token()):
+with own_token("5" * 64):
     quiet = dict(logging_level="ERROR", log_to_driver=False, include_dashboard=False)
     ray.init(address="local", num_cpus=1, object_store_memory=1 << 28, **quiet)
     address = ray.get_runtime_context().gcs_address
@@ -170,7 +170,7 @@ def test_a_private_ray_serves_its_own_processes_alone() -> None:
 def test_a_mode_of_the_users_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
-    with own_token(new_token()):
+    with own_token("5" * 64):
         assert os.environ["RAY_AUTH_MODE"] == "disabled" and "RAY_AUTH_TOKEN" not in os.environ
 
 

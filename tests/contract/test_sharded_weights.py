@@ -66,7 +66,7 @@ def train(rank, adapts, model, folder):
     from openrlhf_ada.host.sharding import sharding
     from openrlhf_ada.weights.policy_side import PolicyWeights
     from openrlhf_ada.weights import average as averaging
-    from openrlhf_ada.weights.average import Part, WeightAverage, visit
+    from openrlhf_ada.weights.average import WeightAverage, visit
     from safetensors.torch import load_file
 
     config = {
@@ -89,7 +89,7 @@ def train(rank, adapts, model, folder):
     is_first = rank == 0
     # Several pieces for each tensor, and a part of one that is shorter.
     averaging.PIECE = 50
-    average = WeightAverage(weights, 0.5, Part(rank, 2))
+    average = WeightAverage(weights, 0.5, rank, 2)
     expected = {name: t.float() for name, t in whole_weights(weights, is_first=is_first).items()}
     ids = torch.arange(9).view(1, -1)
     for _ in range(3):
@@ -100,7 +100,7 @@ def train(rank, adapts, model, folder):
         expected = {name: tensor.lerp(now[name].float(), 0.5) for name, tensor in expected.items()}
     average.save(folder / "average.safetensors")
     averages = average.tensors()
-    resumed = WeightAverage(weights, 0.5, Part(rank, 2))
+    resumed = WeightAverage(weights, 0.5, rank, 2)
     resumed.load(folder / "average.safetensors")
     again = resumed.tensors()
     size = sum(tensor.numel() for tensor in average._tensors.values())
@@ -116,7 +116,7 @@ def train(rank, adapts, model, folder):
         export_whole(engine.module, SimpleNamespace(save_pretrained=lambda path: None), tensors, folder / "export")
         torch.save((ids, before), folder / "seen.pt")
         exported = load_file(folder / "export" / "model.safetensors")
-        whole = WeightAverage(Whole(expected), 0.5, Part())
+        whole = WeightAverage(Whole(expected), 0.5)
         whole.load(folder / "average.safetensors")
         found = {
             "part": size / sum(tensor.numel() for tensor in expected.values()),

@@ -29,8 +29,6 @@ from openrlhf_ada.weights.engine_side import ReceivesWeights
 from openrlhf_ada.weights.manifest import Manifest, TensorSpec, pack
 from openrlhf_ada.weights.receiver import (
     BACKEND,
-    ChangedWeightsError,
-    IncompleteWeightsError,
     PolicyWeightsExtension,
     Update,
     WeightReceiver,
@@ -167,7 +165,7 @@ def test_an_untrained_policy_leaves_the_engine_as_it_was(dtype: str) -> None:
     receive(receiver, other)
     receive(receiver, other, is_untrained=True)
     with (
-        pytest.raises(ChangedWeightsError, match=r"1 of .* the first: second\.weight")
+        pytest.raises(RuntimeError, match=r"1 of .* the first: second\.weight")
         if dtype == "float32"
         else nullcontext()
     ):
@@ -210,7 +208,7 @@ def test_a_layer_without_all_of_its_weights_is_named(dropped: str, told: str) ->
     """vLLM would keep the old weights of the one, and fill up the other with what memory holds."""
     sent = values(1.0)
     del sent[dropped]
-    with pytest.raises(IncompleteWeightsError, match=told):
+    with pytest.raises(RuntimeError, match=told):
         receive(make_receiver(), sent)
 
 

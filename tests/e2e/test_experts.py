@@ -126,7 +126,7 @@ def look_at(family, changes, folder):
     try:
         update(worker, weights, is_untrained=True)
         found["noticed"] = None
-    except receiver.ChangedWeightsError as error:
+    except RuntimeError as error:
         found["noticed"] = str(error)
     receiver.pack_experts_anew = pack_experts_anew
     llm.llm_engine.engine_core.shutdown()

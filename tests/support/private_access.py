@@ -23,6 +23,7 @@ PYTHONS = {name for kind in KINDS for name in dir(kind)} | {
         "__aenter__",
         "__aexit__",
         "__bool__",
+        "__cause__",
         "__dataclass_fields__",
         "__enter__",
         "__exit__",

@@ -170,9 +170,7 @@ def runs_are_forked() -> Iterator[None]:
 def one_ray() -> Iterator[None]:
     """Runs that are started within the block join one Ray as a cluster; each would take half of a short run's time to
     start and end its own. Raises ChildProcessError where Ray does not start."""
-    from openrlhf_ada.host.ray_session import new_token
-
-    command, secret = [python(), __file__, str(SLOTS)], {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": new_token()}
+    command, secret = [python(), __file__, str(SLOTS)], {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "5" * 64}
     # In a session of its own: Ctrl-C is for the runs, and this Ray ends after them.
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,

@@ -202,7 +202,8 @@ def test_engine_death_between_steps_is_found(world: World) -> None:
         process.set(None)
     world.connections.wait_until_ready()
     assert world.restored == [0]
-    assert world.notes == ["vLLM engine 0 is back with the policy's weights (it died while nothing was sampled)"]
+    (note,) = world.notes
+    assert note.startswith("vLLM engine 0 is back with the policy's weights")
 
 
 @pytest.mark.parametrize("is_back", [False, True])
@@ -298,7 +299,7 @@ def test_stalled_engine_is_ended_others_go_on(world: World, monkeypatch: pytest.
     second.start_id = None
     assert world.connections.wait() == [EngineDown(1)]
     assert killed == [second]
-    assert world.notes[0].startswith("vLLM engine 1 does not answer and is ended: ")
+    assert world.notes[0].startswith("vLLM engine 1 does not answer and is ended")
     assert first.start_id == "a0"
 
 

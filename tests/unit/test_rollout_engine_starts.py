@@ -10,7 +10,7 @@ from ray.exceptions import RpcError
 
 from openrlhf_ada.host import ray_actors
 from openrlhf_ada.rollout import engine_starts
-from openrlhf_ada.rollout.engine_starts import StartWatch, watched_starts
+from openrlhf_ada.rollout.engine_starts import start_lines, watched_starts
 
 
 def table(monkeypatch: pytest.MonkeyPatch, *rows: tuple[str, str]) -> None:
@@ -23,11 +23,11 @@ def lines_at(count: int, seconds: list[int]) -> list[tuple[int, str]]:
     """Looks at these times after the start; what was told, and when."""
     now = [1000.0]
     told: list[str] = []
-    watch = StartWatch(count, told.append, lambda: now[0])
+    look = start_lines(count, told.append, lambda: now[0])
     shown: list[tuple[int, str]] = []
     for second in seconds:
         now[0] = 1000.0 + second
-        watch.look()
+        look()
         shown += [(second, line) for line in told[len(shown) :]]
     return shown
 

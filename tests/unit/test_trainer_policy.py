@@ -174,29 +174,15 @@ def test_training_steps_make_versions_checkpoints_keep_them(monkeypatch: pytest.
 @pytest.mark.parametrize(
     "actor", [RayAdaPolicyActor, RayReferenceActor, RayRewardActor, RayAdaCritic, RayPassRateCritic]
 )
-def test_code_of_models_is_refused_where_it_would_run(actor: Any, tmp_path: Path) -> None:
+def test_code_of_a_model_is_refused_where_it_would_run(actor: Any, tmp_path: Path) -> None:
     """On another node the same path may be another folder."""
     (tmp_path / "config.json").write_text('{"auto_map": {"AutoConfig": "own.Own"}}')
-    groups = {"train": SimpleNamespace(), "ckpt": SimpleNamespace(), "ada": settings_with(trust_remote_code=False)}
-    strategy = SimpleNamespace(args=SimpleNamespace(**groups))
+    off = SimpleNamespace(enable_ema=False, save_hf=False)
+    args = SimpleNamespace(ada=settings_with(trust_remote_code=False), train=off, ckpt=off)
+    strategy = SimpleNamespace(args=args)
     process: Any = unwrap_ray_class(actor).__new__(unwrap_ray_class(actor))
     with pytest.raises(ConfigError, match=r"names code of its own \(own\.Own\)"):
         process.init_model_from_pretrained(strategy, str(tmp_path))
-
-
-def test_average_sleeps_with_the_optimizers_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    """--ds.enable_sleep: engines on the same GPU need its memory."""
-    world = World(monkeypatch)
-    moves: list[str] = []
-    host = unwrap_ray_class(ppo_actor.PolicyModelActor)
-    for name in ("offload_states", "reload_states"):
-        monkeypatch.setattr(host, name, lambda self, name=name: moves.append(name))
-    world.policy.offload_states()
-    average = SimpleNamespace(offload=lambda: moves.append("offload"), reload=lambda: moves.append("reload"))
-    world.trainer.average = average
-    world.policy.reload_states()
-    world.policy.offload_states()
-    assert moves == ["offload_states", "reload_states", "reload", "offload_states", "offload"]
 
 
 @pytest.mark.parametrize("adapts", [False, True])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from openrlhf_ada.weights import engine_side
-from openrlhf_ada.weights.engine_side import FROM_DISK, ReceivesWeights, WeightError
+from openrlhf_ada.weights.engine_side import FROM_DISK, ReceivesWeights
 from openrlhf_ada.weights.manifest import Manifest, TensorSpec
 
 pytestmark = pytest.mark.rehearsal
@@ -123,7 +123,7 @@ def test_weights_that_no_worker_uses_are_named(unused: list[list[str]], is_admit
     if is_admitted:
         asyncio.run(update(actor, 1))
     else:
-        with pytest.raises(WeightError, match=r"1 of the policy's weights, the first: w\b.*--ada_verify_sync off"):
+        with pytest.raises(RuntimeError, match=r"1 of the policy's weights, the first: w\b.*--ada_verify_sync off"):
             asyncio.run(update(actor, 1))
     assert is_open(actor) is is_admitted
 
@@ -133,7 +133,7 @@ def test_a_cache_that_stays_full_keeps_the_gate_closed() -> None:
 
     async def check() -> None:
         actor = make_actor(Llm(resets=False))
-        with pytest.raises(WeightError, match="prefix cache"):
+        with pytest.raises(RuntimeError, match="prefix cache"):
             await update(actor, 1)
         assert not is_open(actor)
 
@@ -153,7 +153,7 @@ def test_running_samples_block_updates_unless_paused() -> None:
         llm = Llm(running=3)
         actor = make_actor(llm)
         await actor.serve_from_disk()
-        with pytest.raises(WeightError, match=r"^3 rollouts are on their way"):
+        with pytest.raises(RuntimeError, match=r"^3 rollouts are on their way"):
             await actor.begin_update()
         assert llm.calls == [] and not is_open(actor)
         await update(make_actor(Llm(running=3, paused=True)), 1)
@@ -213,7 +213,7 @@ def test_through_shared_memory_an_engine_closes_and_opens_too() -> None:
         llm = Llm(running=3)
         actor = make_actor(llm)
         actor._admit(1)
-        with pytest.raises(WeightError, match=r"^3 rollouts are on their way"):
+        with pytest.raises(RuntimeError, match=r"^3 rollouts are on their way"):
             await actor.begin_shared(sums=True)
         assert not is_open(actor)
         llm.running = 0
