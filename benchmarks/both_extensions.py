@@ -6,4 +6,4 @@ from openrlhf_ada.weights.receiver import PolicyWeightsExtension
 
 
 class BothExtensions(PolicyWeightsExtension, HostWorkerExtension):
-    """Ours and the host's methods."""
+    """Ours and OpenRLHF's methods."""

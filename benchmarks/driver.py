@@ -61,7 +61,7 @@ GENERATE = {"max_len": MAX_LENGTH, "max_new_tokens": 4096}
 
 
 def answer_of(rng: np.random.Generator, length: int | None, *, is_right: bool) -> Any:
-    """A rollout's answer as an engine's process has it; the response is like one of the host's executor."""
+    """A rollout's answer as an engine's process has it; the response is like one of OpenRLHF's executor."""
     import torch
 
     from openrlhf_ada.core.scheduling import Request

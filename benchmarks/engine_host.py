@@ -129,7 +129,7 @@ def measure(setting: Setting, tokenizer: Any, sampled: np.ndarray) -> tuple[floa
 
 
 def read(answers: list[Any], *, logprobs: bool) -> float:
-    """Processor seconds per token of what the host's executor does with the log-probabilities."""
+    """Processor seconds per token of what OpenRLHF's executor does with the log-probabilities."""
     begun = time.thread_time()
     for answer in answers:
         completion = answer.outputs[0]

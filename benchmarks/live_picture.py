@@ -31,7 +31,7 @@ from browser import browser  # noqa: E402
 
 PICTURE = ROOT / "docs" / "images" / "live-line.png"
 COLUMNS, LINES = 132, 40
-MOMENT = re.compile(r"step +([6-9]|1\d)/.* one-sided, [12]\d done")
+MOMENT = re.compile(r"step +([6-9]|1\d)/.* unresolved, [12]\d done")
 """Seen on the screen: the moment to keep. Half of a step's prompts are done."""
 
 FIRST_LINE = "evaluation before training"

@@ -1,6 +1,6 @@
 """How long the policy's weights take to the engines: ours, and OpenRLHF's own way, in turns over the same engines.
 
-SmolLM2-135M on this machine's CPU. The host sends one parameter per call (tests/support/host_weight_sync.py makes that
+SmolLM2-135M on this machine's CPU. OpenRLHF sends one parameter per call (tests/support/host_weight_sync.py makes that
 run without a GPU); ours sends buckets, in one call. Seconds are of whole updates, until the engines may sample.
 
     python benchmarks/weight_sync.py [--quick]     last line: one JSON object; full results in benchmarks/results/
@@ -46,7 +46,7 @@ def start(model: str, count: int) -> list[Any]:
             return super().with_receiver(arguments) | {"worker_extension_cls": EXTENSION}
 
         def forbid_pickle(self) -> None:
-            """The host's calls carry torch's types."""
+            """OpenRLHF's calls carry torch's types."""
 
     arguments = {
         "model": model, "num_gpus": 0, "enable_prefix_caching": True, "max_model_len": 256, "seed": 1,
@@ -108,7 +108,7 @@ def measure(model: Any, engines: list[Any], repeats: int) -> dict[str, list[floa
     for turn in range(repeats + 1):
         for name, way in ways.items():
             if isinstance(way, Ours):
-                # Engines are in one group of ours at a time. The host's stays; ours, too, is used before it counts.
+                # Engines are in one group of ours at a time. OpenRLHF's stays; ours, too, is used before it counts.
                 way.connect()
                 way.update()
             begun = time.perf_counter()

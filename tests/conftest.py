@@ -1,4 +1,4 @@
-"""Shared by all tests: how hypothesis runs, the host importable without a GPU, and a command line that is right."""
+"""Shared by all tests: how hypothesis runs, OpenRLHF importable without a GPU, and a command line that is right."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ settings.register_profile("ada", deadline=None, max_examples=40, derandomize="CI
 settings.load_profile("ada")
 
 if importlib.util.find_spec("flash_attn") is None:
-    # Without it the host cannot even be imported. This only prepares the process: nothing heavy is loaded here.
+    # Without it OpenRLHF cannot even be imported. This only prepares the process: nothing heavy is loaded here.
     without_gpu.activate()
 
 # Torch, vLLM and Ray are millions of objects that live until the end: walking them again and again for garbage is a

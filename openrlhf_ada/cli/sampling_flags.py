@@ -227,7 +227,7 @@ def grading_of(args: argparse.Namespace) -> Grading:
 
 
 def host_namespace(model: str, reward: str, args: argparse.Namespace, sampling: Sampling) -> SimpleNamespace:
-    """The host's flags with their defaults, for engines alone."""
+    """OpenRLHF's flags with their defaults, for engines alone."""
     flags = {
         "--actor.model_name_or_path": model,
         "--reward.remote_url": reward,

@@ -86,7 +86,7 @@ def parse(argv: Sequence[str], check: Callable[[SimpleNamespace], None] = check_
         logger.warning("%s", line)
     args.ada = checked[0].ada.with_method(method and method.recorded)
     if args.ada.own_critic:
-        # In critic-free training the host resets the critic's model, and without a model it starts no critic.
+        # In critic-free training OpenRLHF resets the critic's model, and without a model it starts no critic.
         args.critic.model_name_or_path = checked[0].critic.model_name_or_path or args.actor.model_name_or_path
     if args.ada.mode != "off" and not args.train.partial_rollout_enable:
         # A prompt's rollouts are requests of their own and share its prefix. Every weight update empties the cache,

@@ -56,7 +56,7 @@ def _varying(s: Settings, host: SimpleNamespace) -> Iterator[Problem]:
 
 
 def _batches(s: Settings, host: SimpleNamespace) -> Iterator[Problem]:
-    """Every kept rollout must be trained: the host's loader drops an incomplete last batch without a word.
+    """Every kept rollout must be trained: OpenRLHF's loader drops an incomplete last batch without a word.
 
     A pass-rate critic trains too, with the same batch sizes, on prompts that it deals out itself.
     """
@@ -94,7 +94,7 @@ def _uneven(plan: BatchPlan, host: SimpleNamespace, processes: dict[str, int]) -
 
 
 def _dynamic_batches(host: SimpleNamespace, processes: dict[str, int]) -> Iterator[Problem]:
-    """The host deals samples out among the policy's processes; another model's get whole shares of these."""
+    """OpenRLHF deals samples out among the policy's processes; another model's get whole shares of these."""
     policy, batch = processes["actor"], host.train.batch_size
     if batch % policy:
         rule = (

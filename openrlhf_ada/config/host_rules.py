@@ -1,6 +1,6 @@
 """Which combinations of our flags with OpenRLHF's have no meaning or would lose rollouts, checked before any start.
 
-`host` is everywhere the host's parsed namespace, nested by dots (`host.rollout.n_samples_per_prompt`). A rule yields
+`host` is everywhere OpenRLHF's parsed namespace, nested by dots (`host.rollout.n_samples_per_prompt`). A rule yields
 what is wrong; the first of all that is yielded is raised.
 """
 
@@ -26,7 +26,7 @@ LEAVE_OUT, ONE_OF_TWO = "Leave it out", "Leave one of the two out"
 
 
 def check_against_host(s: Settings, host: SimpleNamespace) -> None:
-    """Refuse combinations of our flags with the host's that have no meaning; raises ConfigError."""
+    """Refuse combinations of our flags with OpenRLHF's that have no meaning; raises ConfigError."""
     every_mode = (_weights, _unit_threshold)
     adaptive = (_scores, _reward_model, _quantile, _raw_scores, _host_modes, _asynchronous)
     for rule in (*every_mode, *(adaptive if s.mode != "off" else ())):
@@ -261,7 +261,7 @@ def _critic_answers_alone(host: SimpleNamespace) -> Iterator[Problem]:
 # the outcome. See docs/algorithms.md for the resulting weights.
 
 POLICY_LOSSES = {"ppo": False, "gspo": True}
-"""The host's --actor.policy_loss_type: does it divide by a sample's length whatever --actor.loss_agg_mode says?"""
+"""OpenRLHF's --actor.policy_loss_type: does it divide by a sample's length whatever --actor.loss_agg_mode says?"""
 
 _BY_SAMPLE = "this loss divides a sample's gradient by its length"
 

@@ -34,7 +34,7 @@ _EVERY = ("eval.steps", "ckpt.save_steps", "logger.logging_steps")
 
 
 def check_values(host: SimpleNamespace) -> None:
-    """Raises ConfigError for the first value that breaks a rule. `host`: the host's namespace, nested by dots."""
+    """Raises ConfigError for the first value that breaks a rule. `host`: OpenRLHF's namespace, nested by dots."""
     for interval, names in _WITHIN.items():
         for name in names:
             value = _value(host, name)
@@ -105,7 +105,7 @@ def models_in_use(host: SimpleNamespace) -> list[str]:
 
 
 def scored_by_model(host: SimpleNamespace) -> bool:
-    """Does the host start its reward model? Not where a function, a server or an agent gives rewards."""
+    """Does OpenRLHF start its reward model? Not where a function, a server or an agent gives rewards."""
     elsewhere = host.reward.remote_url or host.train.agent_func_path
     return host.reward.model_name_or_path is not None and not elsewhere
 

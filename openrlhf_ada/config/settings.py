@@ -117,7 +117,7 @@ class Settings(AdaConfig):
 
     @property
     def in_ppo(self) -> bool:
-        """Is the baseline that of the host's critic, token by token?"""
+        """Is the baseline that of OpenRLHF's critic, token by token?"""
         return self.advantage == "gae"
 
     @property

@@ -38,13 +38,13 @@ SchedulerName = Literal["rounds", "waves", "stream"]
 class Progress:
     """How far a step's sampling is.
 
-    Prompts: `done` are closed; of those that are open, `one_sided` have equal scores so far, and `open` are all the
+    Prompts: `done` are closed; of those that are open, `unresolved` have equal scores so far, and `open` are all the
     others. `rollouts`, `tokens`: that have ended, waste included. `right`: mean score of each prompt's first n
     samples. `signal`: share of prompts with different scores. Both of those that have finished a wave, or None.
     """
 
     open: int
-    one_sided: int
+    unresolved: int
     done: int
     rollouts: int
     tokens: int
@@ -200,10 +200,10 @@ class Scheduler(Generic[Payload]):
         """Where sampling stands now. `first`: n, how many samples of each prompt make the score."""
         open_pools = [prompt.pool for prompt in self._open.values()]
         seen = [pool.scores for pool in (*open_pools, *(entry.pool for entry in self._closed.values())) if len(pool)]
-        one_sided = sum(len(pool) > 0 and not is_spread(pool.scores) for pool in open_pools)
+        unresolved = sum(len(pool) > 0 and not is_spread(pool.scores) for pool in open_pools)
         return Progress(
-            open=len(open_pools) - one_sided,
-            one_sided=one_sided,
+            open=len(open_pools) - unresolved,
+            unresolved=unresolved,
             done=len(self._closed),
             rollouts=self.num_sent - self.num_outstanding,
             tokens=self.num_tokens,

@@ -101,7 +101,7 @@ def _leave_out(example: Example, cause: str, kind: str) -> LeftOut:
     return LeftOut(example.source, example.place, cause, {"question": example.question, "label": example.label}, kind)
 
 
-# -- is it the same for the host? ---------------------------------------------------------------------------------
+# -- is it the same for OpenRLHF? ---------------------------------------------------------------------------------
 
 
 def _is_read_alike(sets: DataSets, expected: Sequence[Sequence[Any]]) -> bool:
@@ -134,7 +134,7 @@ def _without_nulls(value: Any) -> Any:
     return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
 
 
-# -- files for the host -------------------------------------------------------------------------------------------
+# -- files for OpenRLHF -------------------------------------------------------------------------------------------
 
 
 def _write(sets: DataSets, examples: Sequence[Example], columns: dict[str, list[Any]], folder: Path) -> str:

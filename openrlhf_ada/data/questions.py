@@ -233,7 +233,7 @@ def plain(value: Any, depth: int = 0) -> Any:
     if isinstance(value, str):
         return text_of(value)
     if isinstance(value, int):
-        # What the host's tables cannot hold stays exact as text.
+        # What OpenRLHF's tables cannot hold stays exact as text.
         return value if -_INT64 <= value < _INT64 else str(value)
     if isinstance(value, float):
         if not math.isfinite(value):

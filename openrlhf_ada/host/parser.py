@@ -1,7 +1,7 @@
 """OpenRLHF's command line and its version.
 
-The host's flags and their validation live in the `__main__` block of one module. We run that very block, with a parser
-that also knows our flags, and stop where it would start training. Nothing of the host is imported for that, so a wrong
+OpenRLHF's flags and their validation live in the `__main__` block of one module. We run that very block, with a parser
+that also knows our flags, and stop where it would start training. Nothing of OpenRLHF is imported for that, so a wrong
 flag is reported in a second, not after half a minute of importing Ray, vLLM and DeepSpeed.
 """
 
@@ -62,12 +62,12 @@ def parse_host_arguments(
     prog: str,
     description: str,
 ) -> SimpleNamespace:
-    """Parse and validate `argv` with the host's own code plus our flags; nested by dots (`args.rollout.batch_size`).
+    """Parse and validate `argv` with OpenRLHF's own code plus our flags; nested by dots (`args.rollout.batch_size`).
 
-    `check` sees the parsed flags before the host's validation does, which fails on some bad input in ways that name no
+    `check` sees the parsed flags before OpenRLHF's validation does, which fails on some bad input in ways that name no
     flag; it may raise.
 
-    Raises SystemExit as argparse does (--help, unknown flag), HostFlagError with the host's message when its
+    Raises SystemExit as argparse does (--help, unknown flag), HostFlagError with OpenRLHF's message when its
     validation refuses a combination.
     """
     parser_class = _parser_class(argv, add_flags, check, prog, description)
@@ -78,14 +78,14 @@ def parse_host_arguments(
         "datetime": datetime,
     }
     try:
-        exec(_main_block(), scope)  # the host's own, pinned code
+        exec(_main_block(), scope)  # OpenRLHF's own, pinned code
     except AssertionError as error:
         raise HostFlagError(str(error)) from error
     return scope["args"]
 
 
 class _CompleteError(Exception):
-    """Carries the parser out of the host's block, before anything is parsed."""
+    """Carries the parser out of OpenRLHF's block, before anything is parsed."""
 
     def __init__(self, parser: argparse.ArgumentParser) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class _CompleteError(Exception):
 def training_parser(
     add_flags: Callable[[argparse.ArgumentParser], None], *, prog: str, description: str
 ) -> argparse.ArgumentParser:
-    """The parser of `parse_host_arguments`: the host's flags, then ours. For what describes flags, not values."""
+    """The parser of `parse_host_arguments`: OpenRLHF's flags, then ours. For what describes flags, not values."""
 
     def stop(parser: argparse.ArgumentParser) -> None:
         add_flags(parser)
@@ -116,10 +116,10 @@ def _parser_class(
     description: str,
 ) -> type[argparse.ArgumentParser]:
     class Parser(argparse.ArgumentParser):
-        """The host creates it without arguments and calls parse_args() when its own flags are in."""
+        """OpenRLHF creates it without arguments and calls parse_args() when its own flags are in."""
 
         def __init__(self) -> None:
-            # Abbreviations would let a misspelt flag of ours pass as one of the host's.
+            # Abbreviations would let a misspelt flag of ours pass as one of OpenRLHF's.
             super().__init__(prog=prog, description=description, allow_abbrev=False)
 
         def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -173,7 +173,7 @@ def _nearest(flag: str, known: Sequence[str]) -> list[str]:
 
 @lru_cache(maxsize=1)
 def _main_block() -> CodeType:
-    """The host's `if __name__ == "__main__":` block without its last statement, `train(args)`."""
+    """OpenRLHF's `if __name__ == "__main__":` block without its last statement, `train(args)`."""
     path = host_root() / TRAIN_MODULE
     tree = ast.parse(path.read_text(), filename=str(path))
     block = tree.body[-1]
@@ -185,7 +185,7 @@ def _main_block() -> CodeType:
 
 
 def _light_import(name: str, *args: Any, **kwargs: Any) -> ModuleType:
-    """The block imports one small file of the host; going through its package would import DeepSpeed and vLLM."""
+    """The block imports one small file of OpenRLHF; going through its package would import DeepSpeed and vLLM."""
     if name == CONFIG_MODULE:
         return load_by_path(CONFIG_MODULE)
     return builtins.__import__(name, *args, **kwargs)
@@ -193,7 +193,7 @@ def _light_import(name: str, *args: Any, **kwargs: Any) -> ModuleType:
 
 @lru_cache(maxsize=8)
 def load_by_path(name: str) -> ModuleType:
-    """One small file of the host, without its package, which would import DeepSpeed and vLLM; raises HostError."""
+    """One small file of OpenRLHF, without its package, which would import DeepSpeed and vLLM; raises HostError."""
     path = host_root().joinpath(*name.split(".")[1:]).with_suffix(".py")
     spec = importlib.util.spec_from_file_location(f"_light.{name}", path)
     if spec is None or spec.loader is None:

@@ -1,6 +1,6 @@
 """A tokenizer that travels in remote calls by name.
 
-The host sends its tokenizer with every prompt. Pickled, that is the whole vocabulary: a large part of a second to
+OpenRLHF sends its tokenizer with every prompt. Pickled, that is the whole vocabulary: a large part of a second to
 load, per prompt and wave, in the engine's own process. By name it is loaded once per process.
 """
 
@@ -16,7 +16,7 @@ from openrlhf_ada.host.model_code import bar_code
 
 @lru_cache(maxsize=4)
 def load_tokenizer(model: str, use_fast: bool) -> Any:
-    """The host's own tokenizer of a model, once per process."""
+    """OpenRLHF's own tokenizer of a model, once per process."""
     bar_code()
     return get_tokenizer(model, None, "left", None, use_fast=use_fast)
 

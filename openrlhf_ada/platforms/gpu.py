@@ -183,7 +183,7 @@ def _too_old_gpus(gpus: tuple[Gpu, ...]) -> Trouble | None:
 
 
 def check_machine(args: SimpleNamespace) -> None:
-    """For a run on this machine alone; raises MissingResourcesError. `args`: the host's namespace, nested by dots."""
+    """For a run on this machine alone; raises MissingResourcesError. `args`: OpenRLHF's namespace, nested by dots."""
     found = trouble()
     if found is None:
         return
@@ -257,7 +257,7 @@ def _cpu_is_meant(args: SimpleNamespace, found: Collection[Trouble]) -> bool:
 
 
 def check_cpu_limits(args: SimpleNamespace) -> None:
-    """Raises ConfigError for the first flag that needs a GPU. `args`: the host's namespace, nested by dots."""
+    """Raises ConfigError for the first flag that needs a GPU. `args`: OpenRLHF's namespace, nested by dots."""
     ds, sleeps = args.ds, args.vllm.enable_sleep and args.train.colocate_all
     no_flash, leave_out = "there is no flash-attn", "Leave the flag out"
     attention, sync = ds.attn_implementation, args.vllm.sync_backend
@@ -276,7 +276,7 @@ def check_cpu_limits(args: SimpleNamespace) -> None:
 
 
 def check_gpu_limits(args: SimpleNamespace) -> None:
-    """Raises ConfigError for the first flag whose package is missing. `args`: the host's namespace, nested by dots."""
+    """Raises ConfigError for the first flag whose package is missing. `args`: OpenRLHF's namespace, nested by dots."""
     ds = args.ds
     needs = [
         # OpenRLHF imports it at module top, whatever attention is used.

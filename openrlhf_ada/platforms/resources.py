@@ -1,4 +1,4 @@
-"""How many Ray slots a command line needs. The host asks for placement groups and waits for ever if there are none."""
+"""How many Ray slots a command line needs. OpenRLHF asks for placement groups and waits for ever if there are none."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Slots:
 
 
 def required_slots(args: SimpleNamespace) -> Slots:
-    """Slots that the host's `train` will ask for, following its rules of colocation."""
+    """Slots that OpenRLHF's `train` will ask for, following its rules of colocation."""
     actor = args.actor.num_nodes * args.actor.num_gpus_per_node
     engines = (args.vllm.num_engines or 0) * args.vllm.tensor_parallel_size
     reference = args.ref.num_nodes * args.ref.num_gpus_per_node if args.algo.kl.init_coef > 0 else 0

@@ -59,7 +59,7 @@ SHUTDOWN_S = 10.0
 
 
 def host_environment(verbose: bool) -> dict[str, str]:
-    """What the host's own ray.init passes to its workers; a value that the user set wins, as there. Unless `verbose`,
+    """What OpenRLHF's own ray.init passes to its workers; a value that the user set wins, as there. Unless `verbose`,
     libraries that narrate every step give warnings and errors only."""
     defaults = {"TOKENIZERS_PARALLELISM": "true", "NCCL_DEBUG": "WARN", "RAY_ENABLE_ZERO_COPY_TORCH_TENSORS": "1"}
     quiet = {} if verbose else {"VLLM_LOGGING_LEVEL": "WARNING"}

@@ -56,7 +56,7 @@ class Payoff:
     """What a run paid, and got.
 
     `groups`: trained groups whose pool shows two outcomes. `rollouts`: all that were drawn, aborted ones included.
-    `one_sided_visits`, `one_sided_rollouts`: pools whose scores are all equal. `designs`: uniform sampling with n
+    `unresolved_visits`, `unresolved_rollouts`: pools whose scores are all equal. `designs`: uniform sampling with n
     each, on as many prompts as the rollouts allow; and with as many each as the run drew per prompt, if that is not n.
     One that the pools leave open is missing. `curve`: uniform sampling with 2, 3, ... each, as far as the pools tell.
     """
@@ -65,8 +65,8 @@ class Payoff:
     rollouts: int
     groups: int
     share: Estimate
-    one_sided_visits: int
-    one_sided_rollouts: int
+    unresolved_visits: int
+    unresolved_rollouts: int
     designs: tuple[Uniform, ...]
     curve: tuple[Uniform, ...]
 
@@ -88,14 +88,14 @@ def payoff(run: Run, visits: Sequence[Visit]) -> Payoff | None:
         return None
     sums = _PromptSums(visits, drawn=total(run.steps, "ada/drawn") or 0)
     largest, per_prompt = sums.largest_known(), round(sums.rollouts / len(visits), 1)
-    one_sided = [visit.drawn for visit in visits if not visit.shows_two_outcomes]
+    unresolved = [visit.drawn for visit in visits if not visit.shows_two_outcomes]
     return Payoff(
         visits=len(visits),
         rollouts=round(sums.rollouts),
         groups=round(sums.totals[1]),
         share=sums.share(),
-        one_sided_visits=len(one_sided),
-        one_sided_rollouts=sum(one_sided),
+        unresolved_visits=len(unresolved),
+        unresolved_rollouts=sum(unresolved),
         designs=tuple(sums.uniform(m) for m in dict.fromkeys((size, per_prompt)) if m <= largest),
         curve=tuple(sums.uniform(m) for m in range(2, largest + 1)),
     )
@@ -180,9 +180,9 @@ def payoff_lines(paid: Payoff) -> list[tuple[str, str]]:
         groups = f"{design.groups.value:,.0f} ({design.groups.low:,.0f} to {design.groups.high:,.0f})"
         each = f"with {design.per_prompt:.4g} for each of {design.prompts:,.0f} prompts"
         lines.append(("at equal rollouts", f"uniform sampling: {groups} {each}{_cost_text(design.cost)}"))
-    if paid.one_sided_visits:
-        part = paid.one_sided_rollouts / max(paid.rollouts, 1)
-        prompts = f"{paid.one_sided_visits:,} of {paid.visits:,} prompts whose answers had one score only"
+    if paid.unresolved_visits:
+        part = paid.unresolved_rollouts / max(paid.rollouts, 1)
+        prompts = f"{paid.unresolved_visits:,} of {paid.visits:,} prompts whose answers had one score only"
         lines.append(("without signal", f"{part:.0%} of the rollouts went to {prompts}"))
     return [*lines, ("conclusion", conclusion(paid))]
 

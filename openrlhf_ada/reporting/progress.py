@@ -145,7 +145,7 @@ class ProgressView:
 
 def sampling_parts(event: Mapping[str, Any]) -> list[str]:
     """Where a step's sampling is, in order of importance: prompts by state, score, signal, rollouts, tokens."""
-    parts = [f"{event['open']} open, {event['one_sided']} one-sided, {event['done']} done"]
+    parts = [f"{event['open']} open, {event['unresolved']} unresolved, {event['done']} done"]
     for name in ("right", "signal"):
         if event[name] is not None:
             parts.append(f"{name} {event[name]:.0%}")

@@ -144,7 +144,7 @@ class RunLog:
         write_atomically(run_dir / CONFIG_FILE, content)
 
     def log_step(self, step: int, metrics: Mapping[str, object]) -> None:
-        """Append one training step. Values of our names must be finite; the host's become null if they are not.
+        """Append one training step. Values of our names must be finite; OpenRLHF's become null if they are not.
 
         Raises:
             ValueError: `step` is not after the last one, or a value of ours is not finite.

@@ -16,7 +16,7 @@ REWARD_FUNCTION = "reward_func"
 
 
 def split_names(value: str | Sequence[str] | None) -> list[str]:
-    """The rewards of a list with commas, or of what the host has made of one."""
+    """The rewards of a list with commas, or of what OpenRLHF has made of one."""
     parts = value.split(",") if isinstance(value, str) else value or ()
     return [part.strip() for part in parts]
 

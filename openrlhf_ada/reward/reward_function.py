@@ -90,7 +90,7 @@ def response_of(query: str, prompt: str) -> str:
 
 
 def strip_end_tokens(response: str) -> str:
-    """The response without special tokens at its end, which the host leaves in the text."""
+    """The response without special tokens at its end, which OpenRLHF leaves in the text."""
     # They are few and short. On the whole text, a pattern that ends in $ would be tried at every position.
     head, tail = response[:-200], response[-200:]
     return head + _END.sub("", tail)
@@ -142,14 +142,14 @@ class PooledReward:
 
     Called as OpenRLHF calls one: `queries` are prompt + response as decoded text, all lists have length B. Returns
     "scores" (in [0, 1]) and "rewards" (scores plus shaping), float tensors of shape (B,); and "grades", which our
-    engines log and the host ignores. Raises NoScoreError, ValueError (see `response_of`), GraderError.
+    engines log and OpenRLHF ignores. Raises NoScoreError, ValueError (see `response_of`), GraderError.
     """
 
     def __init__(self, grader: str) -> None:
         self.grader = grader
         self.grading = Grading()
         self._pool: GraderPool | None = None
-        # The host asks from several threads.
+        # OpenRLHF asks from several threads.
         self._lock = threading.Lock()
 
     def configure(self, grading: Grading) -> None:

@@ -24,7 +24,7 @@ from openrlhf_ada.reward.reward_function import (
 from openrlhf_ada.reward.worker import load_file
 
 LOGGED_AS = "reward_"
-"""Beginning of the names under which the host logs each of several rewards, as means over the trained samples."""
+"""Beginning of the names under which OpenRLHF logs each of several rewards, as means over the trained samples."""
 
 Part = Callable[[Sequence[str], Sequence[str], Sequence[Any]], dict[str, Any]]
 

@@ -1,5 +1,5 @@
-"""The rollout actor: the host's, which also samples single rollouts, each with its own seed, and gives up those that
-nobody needs any more. The host's executors do the sampling: single turns, agents, remote rewards."""
+"""The rollout actor: OpenRLHF's, which also samples single rollouts, each with its own seed, and gives up those that
+nobody needs any more. OpenRLHF's executors do the sampling: single turns, agents, remote rewards."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ class AdaRolloutActor(HostRolloutActor, ReceivesWeights):
     async def generate_responses(
         self, *, prompt: str, label: Any, sampling_params: Any, num_samples: int = 1, **others: Any
     ) -> list[Any]:
-        """As the host's. If the parameters have a seed, as in an evaluation, it is a run's: each answer has its own,
+        """As OpenRLHF's. If the parameters have a seed, as in an evaluation, it is a run's: each answer has its own,
         by prompt, label and index, on any engine and beside any others."""
         call = {"prompt": prompt, "label": label, "sampling_params": sampling_params, **others}
         if sampling_params.seed is None:
@@ -205,7 +205,7 @@ class AdaRolloutActor(HostRolloutActor, ReceivesWeights):
                 response = await self.executor.execute(
                     prompt=job.prompt,
                     label=job.label,
-                    # The host's agents write into it, by prompt.
+                    # OpenRLHF's agents write into it, by prompt.
                     sampling_params=deepcopy(setup.params),
                     max_length=setup.max_length,
                     hf_tokenizer=setup.tokenizer,
@@ -234,7 +234,7 @@ class AdaRolloutActor(HostRolloutActor, ReceivesWeights):
 
 
 def _prepare_reward(executor: Any, names: Sequence[str], grading: Grading | None) -> None:
-    """The host logs why a reward function failed and goes on without a reward; keep the reason. Also keep
+    """OpenRLHF logs why a reward function failed and goes on without a reward; keep the reason. Also keep
     the grades of our own reward functions."""
     function = getattr(executor, "reward_func", None)
     if isinstance(function, PooledReward):
@@ -251,7 +251,7 @@ def _noting(function: Any) -> Any:
             result = function(*args, **kwargs)
         rollout = current_rollout.get()
         if rollout is not None and isinstance(result, dict):
-            # The host asks about one answer at a time.
+            # OpenRLHF asks about one answer at a time.
             rollout.grade = next(iter(result.get("grades", ())), None)
         return result
 

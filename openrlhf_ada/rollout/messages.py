@@ -35,7 +35,7 @@ class Result(NamedTuple):
     packed: bytes
 
     def response(self) -> dict[str, Any]:
-        """The response as the host's executors give it, with arrays of tokens and log-probabilities, shape (T,), and
+        """The response as OpenRLHF's executors give it, with arrays of tokens and log-probabilities, shape (T,), and
         numbers in place of tensors."""
         return pickle.loads(self.packed)
 
@@ -75,7 +75,7 @@ def _packed(response: dict[str, Any]) -> bytes:
     values = response["rollout_log_probs"]
     compact = response | {
         "observation_tokens": np.asarray(response["observation_tokens"], dtype=np.int32),
-        # The host makes single precision of them.
+        # OpenRLHF makes single precision of them.
         "rollout_log_probs": None if values is None else np.asarray(values, dtype=np.float32),
         # A tensor takes ten times as long as all else.
         "reward": _plain(response.get("reward")),
@@ -107,7 +107,7 @@ def check_log_probs(response: dict[str, Any], *, asked: bool) -> None:
 
 
 def _number(value: Any) -> float | None:
-    """A reward in single precision, as the host reads a number; raises NoScoreError where it is not one number."""
+    """A reward in single precision, as OpenRLHF reads a number; raises NoScoreError where it is not one number."""
     if value is None:
         return None
     # A tensor from a reward file, a number from an agent, or a list from a server.

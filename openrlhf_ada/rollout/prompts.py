@@ -43,7 +43,7 @@ def take_prompts(loader: Iterator[Any], count: int, first_key: PromptKey) -> tup
 class PromptSource:
     """Batches of prompts for training, over all episodes; no prompt is lost or comes twice.
 
-    The host's replay buffer drops samples that do not fill a training batch. So the incomplete last batch of an
+    OpenRLHF's replay buffer drops samples that do not fill a training batch. So the incomplete last batch of an
     episode is completed by the next episode. After the last episode, prompts that cannot fill a training batch are not
     sampled, and a warning says so.
     """
@@ -101,11 +101,11 @@ class PromptSource:
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint holds beside the position of the host's loader."""
+        """What a checkpoint holds beside the position of OpenRLHF's loader."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raises ValueError for a state of chosen prompts, whose run has not moved the host's loader."""
+        """Raises ValueError for a state of chosen prompts, whose run has not moved OpenRLHF's loader."""
         if state:
             raise ValueError(
                 "the checkpoint holds a queue of chosen prompts (--ada_candidates); resume with the --ada_... flags "

@@ -95,7 +95,7 @@ class RayFleet(EngineFleet):
         results = [event.result for event in events if isinstance(event, Answer) and event.result is not None]
         if not results:
             return events
-        # Single precision, which the host makes of a number.
+        # Single precision, which OpenRLHF makes of a number.
         given = self._score([result.response()["observation_tokens"] for result in results])
         scores: list[float] = np.asarray(given, dtype=np.float32).tolist()
         scored = iter([Result(score, score, *result[2:]) for score, result in zip(scores, results, strict=True)])

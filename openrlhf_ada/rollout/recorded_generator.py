@@ -1,4 +1,4 @@
-"""The host's generator that counts and remembers, for the record of a run."""
+"""OpenRLHF's generator that counts and remembers, for the record of a run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from openrlhf_ada.rollout.records import RolloutBatch
 
 
 class RecordedGenerator(HostGenerator):
-    """Counts what a batch cost (the host's filter may reject some of what was drawn) and remembers the last
+    """Counts what a batch cost (OpenRLHF's filter may reject some of what was drawn) and remembers the last
     evaluation. It sends its tokenizer by name.
     """
 
@@ -33,13 +33,13 @@ class RecordedGenerator(HostGenerator):
         self._processed: list[Experience] = []
 
     def restore(self, states: dict[str, Any]) -> None:
-        """Go on from a checkpoint's states (or from the host's initial ones). Mode off has none of its own."""
+        """Go on from a checkpoint's states (or from OpenRLHF's initial ones). Mode off has none of its own."""
 
     @torch.no_grad()
     def generate_samples(self, **generate_kwargs: Any) -> tuple[RolloutBatch, float | None, int, bool]:
-        """The host's batch with its ledger. What the host sampled ahead counts in the step that trains it.
+        """OpenRLHF's batch with its ledger. What OpenRLHF sampled ahead counts in the step that trains it.
 
-        Raises ValueError for a reward that is not finite: the host would clip it, or train on nothing but it.
+        Raises ValueError for a reward that is not finite: OpenRLHF would clip it, or train on nothing but it.
         """
         self._processed = []
         before = _lengths(self.samples_ahead)
@@ -57,7 +57,7 @@ class RecordedGenerator(HostGenerator):
             kept_tokens=sum(kept),
             unused_tokens=tokens - sum(kept),
         )
-        # With what the host's filter has rejected; of a batch that was sampled ahead, its own.
+        # With what OpenRLHF's filter has rejected; of a batch that was sampled ahead, its own.
         accuracy = _accuracy(self._processed or samples)
         self._processed = []
         return RolloutBatch(samples, ledger, accuracy=accuracy), pass_rate, consumed, exhausted
@@ -67,9 +67,9 @@ class RecordedGenerator(HostGenerator):
 
     @torch.no_grad()
     def generate_eval_samples(self, **generate_kwargs: Any) -> list[Experience]:
-        """The host's; its samples come with a prompt's answers next to each other.
+        """OpenRLHF's; its samples come with a prompt's answers next to each other.
 
-        Prompts with an answer without a score are left out of what is returned, of which the host takes means.
+        Prompts with an answer without a score are left out of what is returned, of which OpenRLHF takes means.
         Answers are seeded by prompt and index: the same policy answers alike in every run, and at every step.
         """
         samples = super().generate_eval_samples(seed=self.args.train.seed, **generate_kwargs)

@@ -26,7 +26,7 @@ class SampleTag:
 
 @dataclass
 class TaggedExperience(Experience):
-    """One sample with its tag. The host merges the fields it knows; the tag is read before that."""
+    """One sample with its tag. OpenRLHF merges the fields it knows; the tag is read before that."""
 
     tag: SampleTag | None = None
 
@@ -75,10 +75,10 @@ class StepRecord:
 
 
 class RolloutBatch(list[Experience]):
-    """The samples of one training step, as the host expects them, and what it cost to get them.
+    """The samples of one training step, as OpenRLHF expects them, and what it cost to get them.
 
     `record` and `checkpoint` (the sampling state after this step) are set in the adaptive modes only, `accuracy` (mean
-    score, where all are in [0, 1]) in mode off. In asynchronous training, this object crosses the host's queue between
+    score, where all are in [0, 1]) in mode off. In asynchronous training, this object crosses OpenRLHF's queue between
     two processes.
     """
 

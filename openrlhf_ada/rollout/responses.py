@@ -25,7 +25,7 @@ logging.getLogger(length_penalty.__name__).setLevel(logging.WARNING)
 
 
 def sampling_params(args: Any, generate_kwargs: dict[str, Any], *, logprobs: bool) -> SamplingParams:
-    """The parameters that the host's dispatch would use. `logprobs`: ask for them even if only a check needs them."""
+    """The parameters that OpenRLHF's dispatch would use. `logprobs`: ask for them even if only a check needs them."""
     return SamplingParams(
         temperature=generate_kwargs.get("temperature", 1.0),
         top_p=generate_kwargs.get("top_p", 1.0),
@@ -62,7 +62,7 @@ class ResponseReader:
         self._low, self._high = (float(np.float32(bound)) for bound in clip)
 
     def sample(self, request: Request, result: Result, versions: tuple[int, int]) -> Sample:
-        """By the numbers alone. Raises NoScoreError if there is no score: the host leaves the reward out, and a zero
+        """By the numbers alone. Raises NoScoreError if there is no score: OpenRLHF leaves the reward out, and a zero
         would be false."""
         if result.no_score:
             raise NoScoreError(result.no_score)
@@ -73,7 +73,7 @@ class ResponseReader:
             if not math.isfinite(value):
                 raise NoScoreError(f"its score is {value}")
             value = self._threshold.outcome(value)
-        # The host copies an absent 'scores' from 'rewards' before any penalty: the score is never the shaped reward.
+        # OpenRLHF copies an absent 'scores' from 'rewards' before any penalty: the score is never the shaped reward.
         reward = self._clipped(self._penalised(given, result))
         if self._binary_reward_above is not None:
             self._check_binary(request, reward, value, self._binary_reward_above)
@@ -93,7 +93,7 @@ class ResponseReader:
         )
 
     def _penalised(self, reward: float, result: Result) -> float:
-        """With the host's length penalties."""
+        """With OpenRLHF's length penalties."""
         if not self._has_penalties:
             return reward
         values = SimpleNamespace(

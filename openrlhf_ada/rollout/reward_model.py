@@ -1,4 +1,4 @@
-"""Scores of finished answers from the host's reward model, while the engines go on sampling."""
+"""Scores of finished answers from OpenRLHF's reward model, while the engines go on sampling."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ray.exceptions import GetTimeoutError, RayActorError
 
 
 class RewardModel:
-    """The host's Ray group of reward actors, as a function from answers to scores.
+    """OpenRLHF's Ray group of reward actors, as a function from answers to scores.
 
     Every answer gets a forward pass of its own. In a padded batch its score would depend, by rounding, on the answers
     that happen to end at the same time, and the schedulers would no longer give the same pools.

@@ -1,4 +1,4 @@
-"""AdaptiveSamplesGenerator: the host's generator, with the number of rollouts per prompt decided by a policy."""
+"""AdaptiveSamplesGenerator: OpenRLHF's generator, with the number of rollouts per prompt decided by a policy."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class SamplingOptions:
 
 
 class AdaptiveSamplesGenerator(RecordedGenerator):
-    """Draws a pool per prompt as the policy decides and hands the trained groups to the host."""
+    """Draws a pool per prompt as the policy decides and hands the trained groups to OpenRLHF."""
 
     least_chance = LEAST_CHANCE
     """See `core.scheduling`."""
@@ -88,7 +88,7 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         return PromptSource(*source) if options.chooser is None else ChosenPrompts(*source, options.chooser)
 
     def restore(self, states: dict[str, Any]) -> None:
-        """Go on from a checkpoint's states (or from the host's initial ones)."""
+        """Go on from a checkpoint's states (or from OpenRLHF's initial ones)."""
         self.prompts.restore(consumed=states["total_consumed_prompts"], episode=states["episode"])
         if states["global_step"]:
             self.prompts.load_state_dict(states.get("ada_prompts", {}))
@@ -100,7 +100,7 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
 
     @torch.no_grad()
     def generate_samples(self, **generate_kwargs: Any) -> tuple[RolloutBatch, None, int, bool]:
-        """One training batch: (samples, None, prompts consumed, loader exhausted), as the host's trainer expects."""
+        """One training batch: (samples, None, prompts consumed, loader exhausted), as OpenRLHF's trainer expects."""
         first_key = self.prompts.next_key
         requests, exhausted = self.prompts.next_batch()
         if not requests:
@@ -135,15 +135,15 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         if self.options.threshold is not None:
             checkpoint["ada_threshold"] = self.options.threshold.state_dict()
         if self.options.chooser is not None:
-            # Nothing is read from the host's loader.
+            # Nothing is read from OpenRLHF's loader.
             checkpoint |= {"ada_prompts": self.prompts.state_dict(), "data_loader_state_dict": {}}
         if exhausted:
-            # The host would note a finished loader of this episode, and serve the episode again.
+            # OpenRLHF would note a finished loader of this episode, and serve the episode again.
             checkpoint |= {"episode": self.prompts.episodes_done, "data_loader_state_dict": {}}
         return checkpoint
 
     def generate_eval_samples(self, **generate_kwargs: Any) -> list[Experience]:
-        """As the host's, of scores and not of shaped rewards; once more from the start if an engine dies."""
+        """As OpenRLHF's, of scores and not of shaped rewards; once more from the start if an engine dies."""
         self._connections.wait_until_ready()
         try:
             samples = super().generate_eval_samples(**generate_kwargs)
@@ -271,7 +271,7 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
 
     def _reader(self, generate_kwargs: dict[str, Any]) -> ResponseReader:
         s = self.settings
-        # The host's critic learns rewards, and is read as a pass rate.
+        # OpenRLHF's critic learns rewards, and is read as a pass rate.
         binary_above = s.positive_above if s.reads_critic and not s.own_critic else None
         return ResponseReader(self.args, generate_kwargs["max_len"], binary_above, self.options.threshold)
 
@@ -289,7 +289,7 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
     @property
     def _asks_logprobs(self) -> bool:
         steps = self.settings.logprob_steps
-        # An agent may go on with parameters of its own, which ask for none, and the host would mix up the two.
+        # An agent may go on with parameters of its own, which ask for none, and OpenRLHF would mix up the two.
         return steps > 0 and self._num_batches % steps == 0 and not self.args.train.agent_func_path
 
     @cached_property

@@ -60,7 +60,7 @@ class Rollout:
 
 
 current_rollout: ContextVar[Rollout | None] = ContextVar("rollout", default=None)
-"""The rollout that the host's executor is working on, in its task and in the threads of its reward function."""
+"""The rollout that OpenRLHF's executor is working on, in its task and in the threads of its reward function."""
 
 
 class TrackedEngine:

@@ -23,9 +23,9 @@ from openrlhf_ada.trainer.training_step import FiniteSteps, StepMeans, loss_tota
 
 
 class StratumValueLoss(ValueLoss):
-    """The host's clipped value loss with one weight per sample, if any.
+    """OpenRLHF's clipped value loss with one weight per sample, if any.
 
-    The loss mask enters only as a weighted sum; the normaliser is the step's token count, given by the host.
+    The loss mask enters only as a weighted sum; the normaliser is the step's token count, given by OpenRLHF.
     """
 
     weights: torch.Tensor | None = None
@@ -44,10 +44,10 @@ class StratumValueLoss(ValueLoss):
 
 
 class AdaCriticTrainer(ppo_critic.CriticPPOTrainer):
-    """The host's critic trainer, which trains all micro-batches of a step, and only of finite numbers; in the adaptive
+    """OpenRLHF's critic trainer, which trains all micro-batches of a step, and only of finite numbers; in the adaptive
     modes with the stratum-weighted loss.
 
-    It logs means over the tokens of the whole step, and rate and gradient norm of its last optimizer step: the host
+    It logs means over the tokens of the whole step, and rate and gradient norm of its last optimizer step: OpenRLHF
     logs means over micro-batches.
     """
 
@@ -88,7 +88,7 @@ class AdaCriticTrainer(ppo_critic.CriticPPOTrainer):
 
 
 class UncommittedCheckpoints:
-    """Of a critic's process, in place of the host's, which removes older ones first: the policy's process does that
+    """Of a critic's process, in place of OpenRLHF's, which removes older ones first: the policy's process does that
     when both are written (`trainer/checkpoints.py`)."""
 
     critic: Any
@@ -101,7 +101,7 @@ class UncommittedCheckpoints:
 
 
 class AdaCriticModelActor(UncommittedCheckpoints, HostCriticActor):
-    """The host's critic actor with our trainer."""
+    """OpenRLHF's critic actor with our trainer."""
 
     trainer_class = AdaCriticTrainer
 

@@ -22,8 +22,8 @@ CRITIC_WEIGHT = "ada_critic_weight"
 class AdaptiveExperienceMaker(RemoteExperienceMaker):
     """Turns tagged samples into experience.
 
-    Where the host subtracts a baseline computed from `reshape(-1, n)`, a sample here brings its coefficient (weight x
-    advantage over its whole pool). KL penalty, GAE and the shift of the reward to the last token stay the host's.
+    Where OpenRLHF subtracts a baseline computed from `reshape(-1, n)`, a sample here brings its coefficient (weight x
+    advantage over its whole pool). KL penalty, GAE and the shift of the reward to the last token stay OpenRLHF's.
     """
 
     def __init__(self, host: RemoteExperienceMaker, *, uses_critic: bool = True) -> None:
@@ -95,7 +95,7 @@ class AdaptiveExperienceMaker(RemoteExperienceMaker):
         experience.advantages = advantages * weights.unsqueeze(-1)
 
     def _returns(self, experience: Any, coefficients: torch.Tensor) -> None:
-        """Critic-free: the coefficient takes the place of the baselined reward; undiscounted, as in the host.
+        """Critic-free: the coefficient takes the place of the baselined reward; undiscounted, as in OpenRLHF.
 
         A coefficient is no reward: the range of rewards (--reward.clip_range) does not bound it. The KL penalty counts
         a sample as often as it stands for others of its pool.
@@ -117,7 +117,7 @@ class AdaptiveExperienceMaker(RemoteExperienceMaker):
     def _whitening_scale(self, experiences: list[Any]) -> float:
         """One positive factor for the whole batch, or 1.
 
-        The host subtracts the batch mean and divides by the batch std. On groups that were selected by outcome the
+        OpenRLHF subtracts the batch mean and divides by the batch std. On groups that were selected by outcome the
         mean is an artefact of the selection, and subtracting it would undo the baseline of every group; a common
         positive scale changes no ratio between samples. So: divide by the root mean square over tokens, no more.
         """
@@ -137,5 +137,5 @@ class AdaptiveExperienceMaker(RemoteExperienceMaker):
 def critic_weights(experience: Any) -> torch.Tensor:
     """Stratum factors of a training micro-batch, shape (B,)."""
     values = experience.info[CRITIC_WEIGHT]
-    # The host's collation makes a list of scalars of it.
+    # OpenRLHF's collation makes a list of scalars of it.
     return values if isinstance(values, torch.Tensor) else torch.stack(list(values))

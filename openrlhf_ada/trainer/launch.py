@@ -1,4 +1,4 @@
-"""From checked flags to a running job: platform, Ray, and the host's own `train`."""
+"""From checked flags to a running job: platform, Ray, and OpenRLHF's own `train`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Kept:
 
 
 def train(args: SimpleNamespace, note: Callable[[str], None]) -> None:
-    """Run the host's training with our trainer, which exports the model; then end the record. Ray must be initialised.
+    """Run OpenRLHF's training with our trainer, which exports the model; then end the record. Ray must be initialised.
 
     `note` gets lines for the user.
     """
@@ -52,7 +52,7 @@ def train(args: SimpleNamespace, note: Callable[[str], None]) -> None:
 
     actors["PolicyModelActor"] = RayAdaPolicyActor
     actors["ReferenceModelActor"], actors["RewardModelActor"] = RayReferenceActor, RayRewardActor
-    # Mode off has the host's sampling, which does not go on without an engine.
+    # Mode off has OpenRLHF's sampling, which does not go on without an engine.
     restarts = 0 if args.ada.mode == "off" else args.ada.engine_restarts
     engine = rollout_actor(
         restarts,

@@ -1,4 +1,4 @@
-"""The policy's processes: the host's, which send their weights our way."""
+"""The policy's processes: OpenRLHF's, which send their weights our way."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ logger = logging.getLogger(__name__)
 
 
 class AdaActorTrainer(HostPolicyTrainer):
-    """The host's, with --ada_loss, and with a way of our own to send weights.
+    """OpenRLHF's, with --ada_loss, and with a way of our own to send weights.
 
-    CUDA IPC, of colocated training on GPUs, stays the host's, with our checksums.
+    CUDA IPC, of colocated training on GPUs, stays OpenRLHF's, with our checksums.
     """
 
     version = 0
@@ -99,7 +99,7 @@ class AdaActorTrainer(HostPolicyTrainer):
         return FiniteSteps("policy", self.actor_loss_fn, self.actor.model)
 
     def training_step(self, experience: Any, kl_ctl: float, step: int, loss_batch_info: Any = None) -> Any:
-        """The host's, with the average of --ada_loss, and what follows a step of the optimizer.
+        """OpenRLHF's, with the average of --ada_loss, and what follows a step of the optimizer.
 
         Raises NotFiniteError where a number is NaN or infinite.
         """
@@ -121,7 +121,7 @@ class AdaActorTrainer(HostPolicyTrainer):
         return status | {"num_samples": IDLE, "num_action_tokens": IDLE} if is_idle else status
 
     def ppo_train(self, kl_ctl: float) -> dict[str, float]:
-        """The host's; losses are means over the whole step. The rollouts that are there are this process's."""
+        """OpenRLHF's; losses are means over the whole step. The rollouts that are there are this process's."""
         if self.args.ada.skips_zeros:
             shorten(self.replay_buffer.items)
         status = super().ppo_train(kl_ctl)
@@ -175,7 +175,7 @@ class AdaActorTrainer(HostPolicyTrainer):
         return named or has_experts(self.actor.model.module.config.to_dict())
 
     def _share_memory(self, engines: Mapping[int, Any], sums: bool) -> None:
-        """The host's way, to these by number; but for what engines need in another form, such as merged adapters.
+        """OpenRLHF's way, to these by number; but for what engines need in another form, such as merged adapters.
 
         `sums`: compare checksums of what the policy has and what came. Raises WeightSyncError in the first process.
         """
@@ -227,7 +227,7 @@ class AdaActorTrainer(HostPolicyTrainer):
 
 
 class AdaPolicyActor(HostPolicyActor):
-    """The host's, with our trainer in it, and with averages and exports of our own."""
+    """OpenRLHF's, with our trainer in it, and with averages and exports of our own."""
 
     trainer: AdaActorTrainer
     trainer_class = AdaActorTrainer
@@ -243,7 +243,7 @@ class AdaPolicyActor(HostPolicyActor):
             self.trainer.average = self._start_average()
 
     def _start_average(self) -> WeightAverage:
-        """In place of the host's, which in half precision stands still and after a resume begins anew."""
+        """In place of OpenRLHF's, which in half precision stands still and after a resume begins anew."""
         args = self.strategy.args
         part = torch.distributed.get_rank(), torch.distributed.get_world_size()
         in_main_memory = args.ds.adam_offload or args.ds.enable_sleep
@@ -266,7 +266,7 @@ class AdaPolicyActor(HostPolicyActor):
         metric_value: float | None = None,
         metric_key: str | None = None,
     ) -> None:
-        """In place of the host's, which removes older ones first. It counts when it is committed, with the critic's.
+        """In place of OpenRLHF's, which removes older ones first. It counts when it is committed, with the critic's.
 
         Raises NoSpaceError, before anything is written, where the disk has no room for it.
         """
@@ -305,7 +305,7 @@ class AdaPolicyActor(HostPolicyActor):
         return sum(size * (p.element_size() + 12 * p.requires_grad) for size, p in sizes)
 
     def _export(self, path: Path) -> None:
-        """The average, else the host's export; of adapters also the whole model, which vLLM needs."""
+        """The average, else OpenRLHF's export; of adapters also the whole model, which vLLM needs."""
         model, average = self.actor.model.module, self.trainer.average
         is_first = torch.distributed.get_rank() == 0
         if average is not None:
@@ -326,7 +326,7 @@ class AdaPolicyActor(HostPolicyActor):
         attention_mask: torch.Tensor,
         mm_train_inputs_list: list[Any] | None = None,
     ) -> torch.Tensor:
-        """The host's log-probabilities of all actions, shape (B, A); 0 for rollouts that are to be skipped."""
+        """OpenRLHF's log-probabilities of all actions, shape (B, A); 0 for rollouts that are to be skipped."""
         if not self.strategy.args.ada.skips_zeros:
             return super().forward(sequences, action_mask, attention_mask, mm_train_inputs_list=mm_train_inputs_list)
         forward = super().forward

@@ -1,4 +1,4 @@
-"""The host's synchronous PPO trainer with adaptive sampling, a run record, and evaluation before and after."""
+"""OpenRLHF's synchronous PPO trainer with adaptive sampling, a run record, and evaluation before and after."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from openrlhf_ada.trainer.sampling import (
 
 
 class AdaPPOTrainer(RecordedTraining, HostSyncTrainer):
-    """Mode off: the host's generator and experience maker, untouched; only the record is added."""
+    """Mode off: OpenRLHF's generator and experience maker, untouched; only the record is added."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -41,7 +41,7 @@ class AdaPPOTrainer(RecordedTraining, HostSyncTrainer):
         self.open_record(states, training_steps(self.args, len(self.prompts_dataloader)))
         self.samples_generator.restore(states)
         if not self._step:
-            # Else the host does, from a checkpoint. Engines sample with no weights but the policy's.
+            # Else OpenRLHF does, from a checkpoint. Engines sample with no weights but the policy's.
             self.broadcast_to_vllm()
         if self.evaluates_start():
             self._evaluate_now()
@@ -53,7 +53,7 @@ class AdaPPOTrainer(RecordedTraining, HostSyncTrainer):
         self._show_activity(SAVING)
 
     def _evaluate_now(self) -> None:
-        """Evaluate outside the host's loop."""
+        """Evaluate outside OpenRLHF's loop."""
         self.recorder.emit("phase", text="evaluating on held-out prompts")
         self.samples_generator.generate_eval_samples(**eval_arguments(self.args, self.generate_kwargs))
         self.record_evaluation(self.samples_generator.held_out, self._step)

@@ -1,4 +1,4 @@
-"""The host's asynchronous PPO trainer with adaptive sampling: one process samples while another trains.
+"""OpenRLHF's asynchronous PPO trainer with adaptive sampling: one process samples while another trains.
 
 Sampling state (pass rates, position in the data) lives with the generator and travels with each batch, so a checkpoint
 holds the state that belongs to the batch it was written after, not to the ones sampled ahead.
@@ -97,7 +97,7 @@ class AdaTrainingActor(RecordedTraining, HostTrainingActor):
         if not (self.args.train.partial_rollout_enable and self.is_adaptive):
             super().broadcast_to_vllm()
             return
-        # As the host's, which would keep the lock if it met an engine that dies while rollouts are on their way.
+        # As OpenRLHF's, which would keep the lock if it met an engine that dies while rollouts are on their way.
         ray.get(self.vllm_lock.acquire.remote())
         try:
             self._pause_engines()
@@ -129,7 +129,7 @@ class AdaTrainingActor(RecordedTraining, HostTrainingActor):
 
 
 class AdaPPOTrainerAsync(HostAsyncTrainer):
-    """The host's coordinator, starting our actors in place of its own."""
+    """OpenRLHF's coordinator, starting our actors in place of its own."""
 
     def __init__(
         self, pretrain: str, strategy: Any, actor: Any, critic: Any, reward: Any, *groups: Any, **kwargs: Any
@@ -141,7 +141,7 @@ class AdaPPOTrainerAsync(HostAsyncTrainer):
     def own_actors(self) -> dict[str, Any]:
         here = on_this_node()
         return {
-            # The host's would spend ten seconds of processor time on importing the host, to wait.
+            # OpenRLHF's would spend ten seconds of processor time on importing OpenRLHF, to wait.
             "VLLMLock": ray.remote(asyncio.Lock).options(**on_this_node(takes_cpu=False)),
             "GenerateSamplesActor": ray.remote(AdaGenerateSamplesActor).options(**here),
             "Queue": partial(Queue, actor_options=here),
@@ -155,7 +155,7 @@ class AdaPPOTrainerAsync(HostAsyncTrainer):
         ray.get(trainer.open_record.remote(states, ray.get(generator.training_steps.remote())))
         ray.get(generator.restore.remote(states))
         if not states["global_step"]:
-            # Else the host does, from a checkpoint. Engines sample with no weights but the policy's.
+            # Else OpenRLHF does, from a checkpoint. Engines sample with no weights but the policy's.
             ray.get(trainer.broadcast_to_vllm.remote())
         if ray.get(trainer.evaluates_start.remote()):
             ray.get(trainer.record_evaluation.remote(*ray.get(generator.evaluate.remote())))

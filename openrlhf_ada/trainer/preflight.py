@@ -64,7 +64,7 @@ def _check_format(settings: Settings) -> None:
 
 
 def _check_best_metric(args: SimpleNamespace) -> None:
-    """The host would look for a name that no evaluation has, and never keep a best checkpoint."""
+    """OpenRLHF would look for a name that no evaluation has, and never keep a best checkpoint."""
     key, n = args.ckpt.best_metric_key, args.eval.n_samples_per_prompt
     ours = best_metric_names(n)
     if key and key not in ("none", *ours) and not key.startswith(("accuracy/", "eval_")):
@@ -77,7 +77,7 @@ def _check_best_metric(args: SimpleNamespace) -> None:
 
 
 def check_required(args: SimpleNamespace) -> None:
-    """What every run needs, and the host would miss only later, in other words; raises ConfigError."""
+    """What every run needs, and OpenRLHF would miss only later, in other words; raises ConfigError."""
     scores = args.reward.remote_url or args.reward.model_name_or_path or args.train.agent_func_path
     has_engines = args.vllm.num_engines and args.vllm.num_engines > 0
     lacks_modelscope = args.use_ms and importlib.util.find_spec("modelscope") is None

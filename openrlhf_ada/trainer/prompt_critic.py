@@ -1,7 +1,7 @@
 """A critic's value of a prompt, before anything is sampled: PPO's own, or a pass-rate model for critic-free training.
 
 The value at the last prompt token is what the critic expects of the prompt. PPO's critic learns it by the way. In
-critic-free training the host's critic model is started for it and fitted to what was drawn: all rollouts, not the
+critic-free training OpenRLHF's critic model is started for it and fitted to what was drawn: all rollouts, not the
 selected ones, so it learns the pass rate and not one half.
 """
 
@@ -103,7 +103,7 @@ class PromptCritic:
         return tokens[-room:]
 
     def _rows(self, prompts: Sequence[list[int]]) -> PromptRows:
-        # The host's critic gives no value at the very last position, so one more token stands there, never read.
+        # OpenRLHF's critic gives no value at the very last position, so one more token stands there, never read.
         sequences = [torch.tensor([*tokens, tokens[-1]]) for tokens in prompts]
         action_masks = [torch.zeros(len(tokens), dtype=torch.long) for tokens in prompts]
         for mask in action_masks:
@@ -120,7 +120,7 @@ def _columns(rows: Sequence[PromptRows]) -> dict[str, list[torch.Tensor]]:
 
 
 class PassRateCriticActor(UncommittedCheckpoints, HostCriticActor):
-    """The host's critic actor, fitted to pass rates of prompts instead of returns of tokens."""
+    """OpenRLHF's critic actor, fitted to pass rates of prompts instead of returns of tokens."""
 
     def init_model_from_pretrained(self, *args: Any, **kwargs: Any) -> None:
         super().init_model_from_pretrained(*args, **kwargs)

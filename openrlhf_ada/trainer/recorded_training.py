@@ -24,7 +24,7 @@ from openrlhf_ada.trainer.recorder import Recorder, emit
 from openrlhf_ada.trainer.step_metrics import first_wave_stats, ledger_metrics, step_metrics, trained_wrong
 
 TRAINED_ONLY = ("reward", "score", "return")
-"""Host metrics that are means over the trained samples. Those are selected by outcome, so the name says so."""
+"""OpenRLHF's metrics that are means over the trained samples. Those are selected by outcome, so the name says so."""
 
 BEST_METRIC = "accuracy"
 
@@ -42,7 +42,7 @@ _FINISHED = (
 
 
 class ScoredLogs(dict[str, float]):
-    """An evaluation's figures as the host logs them and ours, with the answers they are made of and the policy's
+    """An evaluation's figures as OpenRLHF logs them and ours, with the answers they are made of and the policy's
     version. Any of them can choose the best checkpoint (--ckpt.best_metric_key)."""
 
     def __init__(self, logs: dict[str, float], held_out: HeldOut, version: int, positive_above: float) -> None:
@@ -55,7 +55,7 @@ class ScoredLogs(dict[str, float]):
 
 
 class RecordedTraining(HostTrainer):
-    """Mixed into a trainer of the host. Mode off: training untouched, the record is added."""
+    """Mixed into a trainer of OpenRLHF. Mode off: training untouched, the record is added."""
 
     args: Any
     critic_model_group: Any
@@ -68,7 +68,7 @@ class RecordedTraining(HostTrainer):
         self.settings: Settings = self.args.ada
         self.is_adaptive = self.settings.mode != "off"
         self.trackers = Trackers(self.wandb_logger, self.tensorboard_logger)
-        # The host calls one logger then, which passes everything on to all.
+        # OpenRLHF calls one logger then, which passes everything on to all.
         tracks = self.wandb_logger or self.tensorboard_logger
         self.wandb_logger: Any = self.trackers if tracks else None
         self.tensorboard_logger: Any = None
@@ -80,7 +80,7 @@ class RecordedTraining(HostTrainer):
         if self.settings.reads_critic:
             self.prompt_critic = PromptCritic(self.critic_model_group, self.args)
         if self.is_adaptive and not self.best_eval_metric_key:
-            # The host would take the datasource that comes first in the alphabet.
+            # OpenRLHF would take the datasource that comes first in the alphabet.
             self.best_eval_metric_key = BEST_METRIC
         self._step = 0
         self._trains_wrong = 0.0
@@ -102,7 +102,7 @@ class RecordedTraining(HostTrainer):
 
     def broadcast_to_vllm(self) -> None:
         if self.is_adaptive:
-            # One that has died is started again, and has to be there before the host pauses or wakes all.
+            # One that has died is started again, and has to be there before OpenRLHF pauses or wakes all.
             self.engine_waiter.wait()
         self._show_activity("sending weights to the engines")
         super().broadcast_to_vllm()
@@ -201,7 +201,7 @@ class RecordedTraining(HostTrainer):
     def save_best_checkpoint(
         self, eval_metrics: dict[str, float], global_step: int, client_states: dict[str, Any] | None = None
     ) -> None:
-        """Called by the host with every evaluation, so the place to record it."""
+        """Called by OpenRLHF with every evaluation, so the place to record it."""
         if isinstance(eval_metrics, ScoredLogs):
             self.record_evaluation(eval_metrics.held_out, eval_metrics.version)
         super().save_best_checkpoint(self._fit_to_choose(eval_metrics), global_step, client_states)

@@ -27,12 +27,12 @@ MODEL = "actor.model_name_or_path"
 
 
 def resumes(args: SimpleNamespace) -> bool:
-    """Is there a checkpoint to go on from? Without one the host starts at step 0."""
+    """Is there a checkpoint to go on from? Without one OpenRLHF starts at step 0."""
     return args.ckpt.load_enable and has_checkpoint(Path(args.ckpt.path))
 
 
 def prepare_resume(args: SimpleNamespace) -> list[str]:
-    """Let the host load the newest whole checkpoint of --ckpt.path. Returns lines to show.
+    """Let OpenRLHF load the newest whole checkpoint of --ckpt.path. Returns lines to show.
 
     `args`: flags, after `prepare_training_data`.
 
@@ -42,7 +42,7 @@ def prepare_resume(args: SimpleNamespace) -> list[str]:
     if not args.ckpt.load_enable:
         return []
     if not has_checkpoint(root):
-        # The host would stumble over the folder of one that was never finished.
+        # OpenRLHF would stumble over the folder of one that was never finished.
         args.ckpt.load_enable = False
         return [f"{FLAG}: there is no finished checkpoint in {root}: training starts anew"]
     if args.ds.use_universal_ckpt:

@@ -34,7 +34,7 @@ def make_generator(
     restore_engine: Restore,
     score: ScoreAnswers | None = None,
 ) -> RecordedGenerator:
-    """In place of the host's own. Mode off: the host's generator, which then also counts.
+    """In place of OpenRLHF's own. Mode off: OpenRLHF's generator, which then also counts.
 
     `score`: asks the reward model, in a run that has one.
     """
@@ -67,7 +67,7 @@ def score_threshold(settings: Settings) -> ScoreThreshold | None:
 
 
 def known_counts(host: SamplesGenerator) -> tuple[list[int], list[int]]:
-    """Columns ada_draws and ada_positives of the training data, in the order of the host's data set."""
+    """Columns ada_draws and ada_positives of the training data, in the order of OpenRLHF's data set."""
     args = host.args
     data = blending_datasets(
         args.data.prompt_dataset,
@@ -96,7 +96,7 @@ def restore_engine(policy: Any, engine: int, *, rank_0_only: bool) -> list[Any]:
 
 
 def eval_arguments(args: Any, generate_kwargs: dict[str, Any]) -> dict[str, Any]:
-    """What the host's generator takes for an evaluation."""
+    """What OpenRLHF's generator takes for an evaluation."""
     return generate_kwargs | {
         "temperature": args.eval.temperature,
         "n_samples_per_prompt": args.eval.n_samples_per_prompt,
@@ -106,7 +106,7 @@ def eval_arguments(args: Any, generate_kwargs: dict[str, Any]) -> dict[str, Any]
 def optimizer_steps(args: Any, num_prompts: int, host_steps: int) -> int:
     """Optimiser steps of the whole run, for the learning-rate schedule. `num_prompts`: of one episode.
 
-    The host counts whole batches per episode; in an adaptive mode an episode's rest is trained in the next one.
+    OpenRLHF counts whole batches per episode; in an adaptive mode an episode's rest is trained in the next one.
     """
     if args.ada.mode == "off":
         return host_steps

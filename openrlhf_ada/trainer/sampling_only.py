@@ -33,7 +33,7 @@ def calibrate(args: SimpleNamespace, on_progress: Callable[[int, int], None]) ->
 
 
 def generate_kwargs(args: SimpleNamespace) -> dict[str, Any]:
-    """What the host's trainers hand to their generator."""
+    """What OpenRLHF's trainers hand to their generator."""
     return {
         "max_len": args.data.max_len,
         "max_new_tokens": args.rollout.max_new_tokens,

@@ -1,6 +1,6 @@
 """--ada_zeros skip: the policy does not compute rollouts whose coefficient is 0.
 
-Such a rollout adds nothing to a gradient but its place in the average, which the host takes from masks of the whole
+Such a rollout adds nothing to a gradient but its place in the average, which OpenRLHF takes from masks of the whole
 micro-batch, before a row is left out. So the gradient is the same, at the price of the other rollouts.
 """
 
@@ -24,7 +24,7 @@ since all processes' micro-batches may be such."""
 def hide(samples: Sequence[Any], coefficients: Sequence[float]) -> None:
     """Mark these rollouts for `log_probs_of_rest`, where the coefficient is 0: nothing of theirs is attended to.
 
-    Their lengths stay: the host deals rollouts out to processes and updates by them, and these are to be the same.
+    Their lengths stay: OpenRLHF deals rollouts out to processes and updates by them, and these are to be the same.
     """
     for sample, coefficient in zip(samples, coefficients, strict=True):
         if coefficient == 0.0:

@@ -112,7 +112,7 @@ def _grading_metrics(groups: Sequence[GroupRecord]) -> dict[str, Any]:
 
 
 def first_wave_stats(record: StepRecord, group_size: int) -> dict[str, float]:
-    """The host's `rollout/...` figures over the first n samples of each prompt.
+    """OpenRLHF's `rollout/...` figures over the first n samples of each prompt.
 
     The trained group is selected by outcome, so its mean reward says nothing about the policy; the first wave does.
     """

@@ -46,7 +46,7 @@ def prepare_training_data(args: SimpleNamespace) -> list[str]:
     `args` also gets the `ada_origin` of its checkpoints, by which a resumed run knows that they are of the same run.
 
     Rows whose prompt is too long, or whose label no grader of ours can read, are left out and listed in the run
-    directory. `args`: as the host has parsed them; its data sets may be changed.
+    directory. `args`: as OpenRLHF has parsed them; its data sets may be changed.
 
     Raises:
         ConfigError, DataError: a row that no run can use, or too few rows.

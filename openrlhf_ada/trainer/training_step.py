@@ -2,7 +2,7 @@
 
 - Numbers that are not finite end a run before the weights change: the loss of every micro-batch is looked at, and the
   gradient before every optimizer step. One NaN in a loss makes all weights NaN, and the run would sample from these.
-- All micro-batches are trained. With --train.dynamic_batch_enable the host tells DeepSpeed that every backward pass is
+- All micro-batches are trained. With --train.dynamic_batch_enable OpenRLHF tells DeepSpeed that every backward pass is
   a whole step, and leaves out the calls of `step()` in between; ZeRO stages 1 and 2 then train the last micro-batch
   alone, without a word (tests/contract/test_dynamic_batches.py).
 - Logged losses are means over all that a step trains. OpenRLHF divides the losses of a micro-batch by the totals of
@@ -36,7 +36,7 @@ def seed_step(args: Any, version: int) -> None:
 def mark_boundary(trainer: Any, engine: Any, step: int) -> None:
     """To be called before micro-batch `step` of a pass over the replay buffer: does an optimizer step end with it?
 
-    `trainer`: the host's, of policy or critic; `engine`: its DeepSpeed engine.
+    `trainer`: OpenRLHF's, of policy or critic; `engine`: its DeepSpeed engine.
     """
     if trainer.args.train.dynamic_batch_enable:
         engine.set_gradient_accumulation_boundary(bool(trainer.replay_buffer.dynamic_optimizer_step[step]))
@@ -61,17 +61,17 @@ def loss_length(args: SimpleNamespace) -> int:
 def advantage_factors(
     experience: Any, loss_batch_info: dict[str, Any], args: SimpleNamespace, *, by_token: bool
 ) -> torch.Tensor:
-    """By which factor each sample's losses differ from the host's average with --ada_loss sequence-constant (Dr. GRPO,
+    """By which factor each sample's losses differ from OpenRLHF's average with --ada_loss sequence-constant (Dr. GRPO,
     arXiv 2503.20783), shape (B, 1), positive.
 
     A positive factor on a token's advantage is the same factor on its PPO loss: both clips compare ratios, and an
-    importance correction multiplies the result. KL loss, entropy bonus and auxiliary loss keep the host's average.
+    importance correction multiplies the result. KL loss, entropy bonus and auxiliary loss keep OpenRLHF's average.
 
-    With S samples (of at least one token) and T tokens in the optimizer step, over all processes, the host divides a
+    With S samples (of at least one token) and T tokens in the optimizer step, over all processes, OpenRLHF divides a
     token's loss by T, or if not `by_token` (GSPO) by S x length of the sample; here it is S x constant.
 
     Args:
-        loss_batch_info: the host's totals. S and T are both divided by the number of micro-batches where DeepSpeed
+        loss_batch_info: OpenRLHF's totals. S and T are both divided by the number of micro-batches where DeepSpeed
             divides by it once more, so their ratio is that of the step.
     """
     samples = loss_batch_info["global_batch_size"]
@@ -130,7 +130,7 @@ class NotFiniteError(RuntimeError):
 class FiniteSteps:
     """Watches the training steps of one model in this process.
 
-    `loss`: the host's loss module, whose first output is the loss. `engine`: its DeepSpeed engine.
+    `loss`: OpenRLHF's loss module, whose first output is the loss. `engine`: its DeepSpeed engine.
     """
 
     def __init__(self, name: str, loss: torch.nn.Module, engine: Any) -> None:

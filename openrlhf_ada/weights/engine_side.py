@@ -29,7 +29,7 @@ class ReceivesWeights:
     """Updates of the policy that the weights have had."""
 
     over_ipc = False
-    """Weights come the host's way, through memory of a GPU that engine and policy share."""
+    """Weights come OpenRLHF's way, through memory of a GPU that engine and policy share."""
 
     def with_receiver(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Arguments for vLLM's engine, with our end of weight updates, and log-probabilities as tokens are sampled."""

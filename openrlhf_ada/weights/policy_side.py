@@ -66,7 +66,7 @@ class PolicyWeights:
         """Is anything sent in another form than the model has it?"""
 
     def as_parameters(self, sums: dict[str, int] | None = None) -> Iterator[tuple[str, ComputedParameter]]:
-        """In place of `named_parameters()`, where the host sends them. `sums` gets their checksums by name."""
+        """In place of `named_parameters()`, where OpenRLHF sends them. `sums` gets their checksums by name."""
         for spec in self.manifest.tensors:
             dtype = getattr(torch, spec.dtype)
             yield spec.name, ComputedParameter(spec.shape, dtype, partial(self._copy, spec, sums))

@@ -1,4 +1,4 @@
-"""The host's source, read but not imported: neither Ray's wrapping nor the CPU platform stands in between."""
+"""OpenRLHF's source, read but not imported: neither Ray's wrapping nor the CPU platform stands in between."""
 
 from __future__ import annotations
 

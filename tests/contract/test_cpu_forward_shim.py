@@ -1,4 +1,4 @@
-"""The policy's forward pass on a CPU (platforms/without_gpu/forward.py): the host's log-probabilities and gradients.
+"""The policy's forward pass on a CPU (platforms/without_gpu/forward.py): OpenRLHF's log-probabilities and gradients.
 
 Logits of the answers only, and each prompt computed once for all of its answers.
 """
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the CPU platf
 
 
 def replaced(function: Any, name: str) -> Any:
-    """The host's own function, which the shim calls."""
+    """OpenRLHF's own function, which the shim calls."""
     return inspect.getclosurevars(function).nonlocals[name]
 
 
@@ -41,7 +41,7 @@ def actor() -> host_actor.Actor:
 
 
 def make_batch() -> dict[str, torch.Tensor]:
-    """Prompts of 3, 5 and 4 tokens, answers of 4, 2 and 5, padded on the right as the host does."""
+    """Prompts of 3, 5 and 4 tokens, answers of 4, 2 and 5, padded on the right as OpenRLHF does."""
     sequences = torch.randint(1, 37, (3, 9), generator=torch.Generator().manual_seed(1))
     prompt, total = torch.tensor([[3], [5], [4]]), torch.tensor([[7], [7], [9]])
     position = torch.arange(9)
@@ -121,7 +121,7 @@ MERGED = {
 
 
 def family(name: str, **changes: Any) -> host_actor.Actor:
-    """A small random model of this type with the host's actor around it."""
+    """A small random model of this type with OpenRLHF's actor around it."""
     torch.manual_seed(0)
     sizes = {"vocab_size": 37, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "head_dim": 8}
     heads = {"num_attention_heads": 2, "num_key_value_heads": 1}

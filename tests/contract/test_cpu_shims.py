@@ -1,4 +1,4 @@
-"""One test per change that platforms/cpu.py makes: what it replaces is still there, and with it the host's call works.
+"""One test per change that platforms/cpu.py makes: what it replaces is still there, and with it OpenRLHF's call works.
 
 tests/conftest.py has activated the CPU platform. The policy's forward pass is in
 test_cpu_forward_shim.py, the engine's half in test_cpu_engine_shims.py.
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the CPU platf
 
 
 def replaced(function: Any, name: str) -> Any:
-    """The host's own function, which the shim calls."""
+    """OpenRLHF's own function, which the shim calls."""
     return inspect.getclosurevars(function).nonlocals[name]
 
 
@@ -63,7 +63,7 @@ def test_flash_attn_stub_fails_when_called() -> None:
 
 
 def test_flash_attn_stub_is_not_mistaken_for_the_real_one() -> None:
-    """transformers probes for it; the host's log-probabilities try a kernel of it and fall back on ImportError."""
+    """transformers probes for it; OpenRLHF's log-probabilities try a kernel of it and fall back on ImportError."""
     assert not is_flash_attn_2_available()
     with pytest.raises(ImportError):
         importlib.import_module("flash_attn.ops.triton.cross_entropy")
@@ -81,7 +81,7 @@ def test_torch_cuda_functions_exist_and_do_nothing() -> None:
 
 
 def test_current_device_is_a_device_and_a_number() -> None:
-    """The host moves tensors to it, and also writes it into f"cuda:{...}"."""
+    """OpenRLHF moves tensors to it, and also writes it into f"cuda:{...}"."""
     device = torch.cuda.current_device()
     assert torch.ones(2).to(device).device.type == "cpu"
     assert torch.zeros((), device=device).device.type == "cpu"
@@ -198,11 +198,11 @@ def test_compute_dtype_refuses_another_value(value: str, monkeypatch: pytest.Mon
 
 
 def test_entropy_needs_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`--actor.entropy_coef`: the host compiles it, we call the function inside."""
+    """`--actor.entropy_coef`: OpenRLHF compiles it, we call the function inside."""
     import torch
     from openrlhf.models import actor, utils
 
-    assert utils.compute_entropy is not actor.compute_entropy, "the host no longer compiles it: drop the shim"
+    assert utils.compute_entropy is not actor.compute_entropy, "OpenRLHF no longer compiles it: drop the shim"
     monkeypatch.setenv("CXX", "/no/such/compiler")
     logits = torch.randn(2, 3, 5)
     expected = torch.distributions.Categorical(logits=logits).entropy()

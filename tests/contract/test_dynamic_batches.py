@@ -1,6 +1,6 @@
 """Micro-batches by tokens (--train.dynamic_batch_enable): every sample is trained once, with its weight.
 
-The host's splitting, balancing, replay buffer and trainer in two processes: see tests/support/dynamic_training.py.
+OpenRLHF's splitting, balancing, replay buffer and trainer in two processes: see tests/support/dynamic_training.py.
 Of packing, flash-attn's kernels are left out: tests/gpu/test_packing.py.
 """
 
@@ -113,7 +113,7 @@ def test_own_losses_divide_by_totals_of_all_processes(found: dict[str, list[dict
 
 @pytest.mark.slow
 def test_host_alone_trains_only_the_last_micro_batch(found: dict[str, list[dict[str, Any]]]) -> None:
-    """Why trainer/training_step.py is there. When this fails, the host is mended, and it can go."""
+    """Why trainer/training_step.py is there. When this fails, OpenRLHF is mended, and it can go."""
     host, whole = found["host"][0], found["dynamic, ZeRO 2, token-mean"][0]
     assert host["seen"] == whole["seen"], "it computes them all"
     assert host["grad_norm"] < 0.5 * whole["grad_norm"]
@@ -145,7 +145,7 @@ def test_host_micro_batches_keep_limit_within_half_percent(kind: str, cap: int) 
 
 
 def test_log_probs_use_up_to_twice_the_tokens() -> None:
-    """Before training the host rounds the number of micro-batches down to whole rounds of all processes: 15 to 8."""
+    """Before training OpenRLHF rounds the number of micro-batches down to whole rounds of all processes: 15 to 8."""
     args = SimpleNamespace(
         train=SimpleNamespace(dynamic_batch_enable=True),
         rollout=SimpleNamespace(max_tokens_per_gpu=100),

@@ -66,7 +66,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     monkeypatch.setattr(vllm, "AsyncLLMEngine", Engine)
     monkeypatch.setattr("openrlhf_ada.host.engine.AsyncLLM", Engine)
-    # The host's arguments as they are on a GPU.
+    # OpenRLHF's arguments as they are on a GPU.
     monkeypatch.setattr(cpu_engine, "cpu_engine_arguments", lambda arguments: arguments)
     monkeypatch.setenv("RAY_ADDRESS", "none")
     return configs
@@ -147,7 +147,7 @@ def test_vllms_engine_is_itself_again_afterwards(started: list[Any], model: str)
     before = vllm.AsyncLLMEngine
     start(HostRolloutActor, model)
     assert vllm.AsyncLLMEngine is before
-    assert vllm_engine.vllm is vllm, "the host starts it by this name"
+    assert vllm_engine.vllm is vllm, "OpenRLHF starts it by this name"
 
 
 def test_simulated_gpus_have_a_small_gpus_slots(pretend: Any, model: str) -> None:

@@ -33,7 +33,7 @@ def read_of(host_source: Any, executor: str, *names: str) -> set[str]:
 
 
 def test_single_turn_executor_reads_tokens_alone(host_source: Any) -> None:
-    """Rewards get text that the host makes of the token ids; of a log-probability it wants the sampled token's."""
+    """Rewards get text that OpenRLHF makes of the token ids; of a log-probability it wants the sampled token's."""
     assert read_of(host_source, "SingleTurnAgentExecutor", "request_output") == {"outputs"}
     of_answer = read_of(host_source, "SingleTurnAgentExecutor", "generation_output")
     assert of_answer == {"token_ids", "finish_reason", "logprobs"}
@@ -45,7 +45,7 @@ def test_single_turn_executor_reads_tokens_alone(host_source: Any) -> None:
 
 
 def test_agents_get_what_they_ask_for(host_source: Any) -> None:
-    """The host's reads text, and a user's may read anything."""
+    """OpenRLHF's reads text, and a user's may read anything."""
     assert "action_text = request_output.outputs[0].text" in host_source.text(AGENT, "MultiTurnAgentExecutor.execute")
 
     class Own(SingleTurnAgentExecutor):

@@ -134,7 +134,7 @@ def test_v2_loads_models_so_that_they_can_be_reloaded() -> None:
 
 
 def test_the_hosts_extension_finds_what_it_loads_into(host_source: Any) -> None:
-    """Where policy and engine share a GPU, weights go the host's way: it reads these of the worker."""
+    """Where policy and engine share a GPU, weights go OpenRLHF's way: it reads these of the worker."""
     text = host_source.text("trainer/ray/vllm_worker_wrap.py", "WorkerWrap.update_weight_cuda_ipc")
     assert "self.model_runner.model.load_weights(" in text
     assert "dtype == self.model_config.dtype" in text

@@ -193,7 +193,7 @@ def test_a_batch_may_mix_those_with_and_without_log_probabilities(v2_sampler: Sa
 
 @pytest.mark.parametrize(("end_tokens", "fits"), [(1, True), (128, True), (129, False)])
 def test_answers_do_not_end_before_their_first_token(on_cpu: None, end_tokens: int, fits: bool) -> None:
-    """The host asks for one token at least. V2 then takes 128 end tokens of a model at most, where V1 takes any
+    """OpenRLHF asks for one token at least. V2 then takes 128 end tokens of a model at most, where V1 takes any
     number; with more, vLLM's core dies at the first rollout. (The demo's model has 91.)"""
     bias = logit_bias.LogitBiasState(1, torch.device("cpu"))
     params = SamplingParams(min_tokens=1)

@@ -1,6 +1,6 @@
 """Facts about OpenRLHF's source that this package builds on and no signature shows.
 
-Each names the file of ours that has to change when the host's line changes, and what is built on it.
+Each names the file of ours that has to change when OpenRLHF's line changes, and what is built on it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ GENERATOR = "trainer/ppo_utils/samples_generator.py"
 ENGINE, ACTOR, AGENT = "trainer/ray/vllm_engine.py", "trainer/ray/ppo_actor.py", "utils/agent.py"
 CRITIC = "trainer/ray/ppo_critic.py"
 
-FACTS = {  # (our file, the host's file, function): [(what must stand in it, what we build on that)]
+FACTS = {  # (our file, OpenRLHF's file, function): [(what must stand in it, what we build on that)]
     ("trainer/ppo_trainer.py", TRAINER, "PPOTrainer.fit"): [
         (
             "rollout_samples, filter_pass_rate, prompts_consumed, is_exhausted = "
@@ -111,7 +111,7 @@ FACTS = {  # (our file, the host's file, function): [(what must stand in it, wha
         ("self.trainer_actor.broadcast_to_vllm.remote()", "a resumed run broadcasts before its first step"),
     ],
     ("trainer/ppo_trainer_async.py", ASYNC, "GenerateSamplesActor.fit"): [
-        ("self.samples_generator.generate_samples(**self.generate_kwargs)", "our generator takes the host's place"),
+        ("self.samples_generator.generate_samples(**self.generate_kwargs)", "our generator takes OpenRLHF's place"),
         (
             "self.rollout_queue.put((rollout_samples, client_states, filter_pass_rate, generation_time), block=True)",
             "record and checkpoint cross with the samples",
@@ -198,7 +198,7 @@ FACTS = {  # (our file, the host's file, function): [(what must stand in it, wha
         ),
     ],
     ("trainer/training_step.py", "models/loss.py", "PolicyLoss.__init__"): [
-        ("self.token_level_loss = token_level_loss", "by this name the host's average is known"),
+        ("self.token_level_loss = token_level_loss", "by this name OpenRLHF's average is known"),
         (
             "if policy_loss_type == 'gspo':\n        self.token_level_loss = False",
             "host_rules.POLICY_LOSSES says so, too",
@@ -286,7 +286,7 @@ FACTS = {  # (our file, the host's file, function): [(what must stand in it, wha
         "trainer/ppo_utils/experience_maker.py",
         "RemoteExperienceMaker.compute_advantages_and_returns",
     ): [
-        ("['gae', 'reinforce', 'reinforce_baseline']", "the estimators that the host whitens (WHITENED)"),
+        ("['gae', 'reinforce', 'reinforce_baseline']", "the estimators that OpenRLHF whitens (WHITENED)"),
     ],
     ("trainer/critic.py", "trainer/ray/ppo_critic.py", "CriticPPOTrainer.__init__"): [
         ("self.critic_loss_fn = ValueLoss(value_clip)", "replaced by the weighted loss"),
@@ -458,7 +458,7 @@ def test_main_block_needs_no_more_names_than_it_is_given(host_source: Any) -> No
 
 
 def test_config_module_is_light(host_source: Any) -> None:
-    """host/parser.py loads it by its path, without the host's package."""
+    """host/parser.py loads it by its path, without OpenRLHF's package."""
     imports = [
         n for n in ast.walk(host_source.module("utils/config.py")) if isinstance(n, ast.Import | ast.ImportFrom)
     ]

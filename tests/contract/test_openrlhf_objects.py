@@ -1,4 +1,4 @@
-"""The same surface at run time: how Ray wraps the host's classes, and what its data and experience objects are."""
+"""The same surface at run time: how Ray wraps OpenRLHF's classes, and what its data and experience objects are."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ OVERRIDES = {  # a host method that was renamed would leave ours uncalled, witho
 def test_every_override_overrides_something(ours: type) -> None:
     for name in OVERRIDES[ours]:
         assert name in vars(ours), f"{ours.__name__}.{name} is gone: update this table"
-        assert any(hasattr(base, name) for base in ours.__bases__), f"{ours.__name__}.{name}: the host has none"
+        assert any(hasattr(base, name) for base in ours.__bases__), f"{ours.__name__}.{name}: OpenRLHF has none"
 
 
 def test_recording_precedes_the_host_in_both_trainers() -> None:
@@ -144,7 +144,7 @@ def test_experience_has_the_fields_that_we_read_and_copy() -> None:
     }, "rollout/samples_generator.py, trainer/experience_maker.py"
     assert {f.name for f in dataclasses.fields(TaggedExperience)} == names | {"tag"}
     merged = Experience.concat_experiences([TaggedExperience(index=[0]), TaggedExperience(index=[1])], 0)
-    assert type(merged) is Experience, "the tag is read before the host merges samples"
+    assert type(merged) is Experience, "the tag is read before OpenRLHF merges samples"
     assert merged.index == [0, 1]
 
 
@@ -326,7 +326,7 @@ def test_host_sends_over_shared_memory_what_it_is_given(monkeypatch: pytest.Monk
 
 
 def test_data_sets_and_prompts_are_read_as_the_host_does(tmp_path: Path) -> None:
-    """host/rows.py loads two small files of the host by their path: what they give is what its trainer trains on."""
+    """host/rows.py loads two small files of OpenRLHF by their path: what they give is what its trainer trains on."""
     for name, count in (("a.jsonl", 3), ("b.jsonl", 2)):
         (tmp_path / name).write_text("".join(f'{{"q": "{name}{i} <image>", "a": "{i}"}}\n' for i in range(count)))
     spec = f"{tmp_path}/a.jsonl, {tmp_path}/b.jsonl"

@@ -25,7 +25,7 @@ ENGINES = (
     "remote_rm_url=, max_images_per_prompt="
 )
 
-SIGNATURES = {  # (our file, the host's file): {name: parameters}
+SIGNATURES = {  # (our file, OpenRLHF's file): {name: parameters}
     ("trainer/ppo_trainer.py", "trainer/ppo_trainer.py"): {
         "PPOTrainer.__init__": (
             "self, pretrain, strategy, actor_model_group, critic_model_group, reward_model_group, "
@@ -177,7 +177,7 @@ SIGNATURES = {  # (our file, the host's file): {name: parameters}
     },
 }
 
-ATTRIBUTES = {  # (our file, the host's file, constructor): what it sets and we read
+ATTRIBUTES = {  # (our file, OpenRLHF's file, constructor): what it sets and we read
     ("trainer/ppo_trainer.py", "trainer/ppo_trainer.py", "PPOTrainer.__init__"): {
         *("prompts_dataloader", "eval_dataloader", "max_steps", "generate_kwargs", "samples_generator"),
     },

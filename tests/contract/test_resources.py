@@ -1,6 +1,6 @@
-"""platforms/resources.py says how many slots the host's `train` will ask Ray for: compared with what it does ask for.
+"""platforms/resources.py says how many slots OpenRLHF's `train` will ask Ray for: compared with what it does ask for.
 
-The host's own function runs, up to the point where it starts its trainer; placement groups and actors are recorded
+OpenRLHF's own function runs, up to the point where it starts its trainer; placement groups and actors are recorded
 instead of created.
 """
 
@@ -18,7 +18,7 @@ from openrlhf_ada.platforms.resources import CONTROLLER_CPUS, MissingResourcesEr
 
 
 class TrainerReachedError(Exception):
-    """All placement is done when the host creates its trainer."""
+    """All placement is done when OpenRLHF creates its trainer."""
 
 
 class Demand:

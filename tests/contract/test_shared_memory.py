@@ -260,6 +260,6 @@ def test_vllms_handles_need_pickle(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_policys_processes_wait_for_each_other(host_source: Any) -> None:
-    """Every one shares its memory with the worker on its GPU, so all of them enter the host's method."""
+    """Every one shares its memory with the worker on its GPU, so all of them enter OpenRLHF's method."""
     method = host_source.text("trainer/ray/ppo_actor.py", "ActorPPOTrainer.broadcast_to_vllm")
     assert "torch.distributed.all_gather_object(ipc_handle_list, ipc_handle)" in method

@@ -1,6 +1,6 @@
 """What a step's naps stand on in vLLM, where policy and engines share GPUs: its own bookkeeping, without a GPU.
 
-The host wakes up weights, sends new ones, wakes up the rest before it samples, and lets engines sleep afterwards.
+OpenRLHF wakes up weights, sends new ones, wakes up the rest before it samples, and lets engines sleep afterwards.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Core:
         EngineCore.sleep(self, 1)  # type: ignore[arg-type]
 
     def wake_up(self, *tags: str) -> None:
-        """As the host's actor does: one after the other."""
+        """As OpenRLHF's actor does: one after the other."""
         for tag in tags or ("weights", "kv_cache"):
             EngineCore.wake_up(self, [tag])  # type: ignore[arg-type]
 

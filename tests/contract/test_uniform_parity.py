@@ -1,7 +1,7 @@
 """Uniform sampling through our classes equals OpenRLHF's own advantages, estimator by estimator.
 
 What users may rely on: with wave = n = N_max (so every pool is exactly the trained group) the advantages of
-group_norm, dr_grpo and rloo are the host's. Where the host normalises over the batch (gae, reinforce_baseline) ours
+group_norm, dr_grpo and rloo are OpenRLHF's. Where OpenRLHF normalises over the batch (gae, reinforce_baseline) ours
 differ by exactly what trainer/experience_maker.py documents: no mean is subtracted.
 """
 
@@ -88,7 +88,7 @@ def tagged(batch: list[TaggedExperience], estimator: str, n: int) -> list[Tagged
         key = group[0].tag.key
         pool = [Sample(key, i, float(s.scores[0]), float(s.rewards[0]), 1) for i, s in enumerate(group)]
         built = policy.build(PromptPool(key, pool), np.random.default_rng([0, key]))
-        assert built.indices == tuple(range(n)), "nothing is left out and the order is the host's"
+        assert built.indices == tuple(range(n)), "nothing is left out and the order is OpenRLHF's"
         for sample, coefficient, weight in zip(group, built.coefficients, built.critic_weights, strict=True):
             assert weight == 1.0
             sample.tag = SampleTag(key, sample.tag.index, coefficient, weight)
@@ -115,7 +115,7 @@ def both(
     args = make_args(estimator, n, **reward)
     host, ours = make_makers(args, kl_coef)
     plain, batch = make_batch(n, seed, constant), make_batch(n, seed, constant)
-    # The host applies length penalties when it computes advantages, we apply them when a sample arrives.
+    # OpenRLHF applies length penalties when it computes advantages, we apply them when a sample arrives.
     apply_length_penalties(batch, args)
     return computed(host, plain, seed), computed(ours, tagged(batch, estimator, n), seed)
 
@@ -168,7 +168,7 @@ def test_whitened_advantages_differ_by_the_mean_only(estimator: str) -> None:
 
 
 def test_this_comparison_would_notice() -> None:
-    """A group's coefficients moved by one place are not the host's."""
+    """A group's coefficients moved by one place are not OpenRLHF's."""
     host, ours = make_makers(make_args("dr_grpo", 4), 0.0)
     batch = tagged(make_batch(4, 0), "dr_grpo", 4)
     shifted = copy.deepcopy(batch)

@@ -202,7 +202,7 @@ def test_prompts_beyond_a_steps_token_budget_wait(seen: dict[str, Any]) -> None:
 
 
 def test_answers_are_the_same_without_what_nobody_reads(seen: dict[str, Any]) -> None:
-    """Tokens, log-probabilities, scores and all else of the host's response."""
+    """Tokens, log-probabilities, scores and all else of OpenRLHF's response."""
     assert seen["tokens_only"] is True
     assert seen["alike_None"] and seen["alike_1"]
     assert seen["log_probs_None"] is None and len(seen["log_probs_1"]) > 4

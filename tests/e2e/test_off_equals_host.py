@@ -35,7 +35,7 @@ def run(module_or_file: list[str], flags: list[str], log: Path) -> None:
 
 
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """Everything the host logged to TensorBoard, without timings."""
+    """Everything OpenRLHF logged to TensorBoard, without timings."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(next(folder.rglob("events.out.*")).parent))

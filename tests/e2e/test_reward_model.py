@@ -47,7 +47,7 @@ def by_model(reward_model: Path) -> dict[str, Any]:
 
 @pytest.fixture
 def by_server(reward_model: Path, tmp_path: Path) -> Iterator[dict[str, Any]]:
-    """The host's own server, started as the documentation says."""
+    """OpenRLHF's own server, started as the documentation says."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -147,7 +147,7 @@ def places(nodes: Cluster) -> dict[str, str]:
 
 
 def test_cluster_with_too_few_slots_is_refused(refusal: Refusal) -> None:
-    """The host would wait for its placement groups for ever."""
+    """OpenRLHF would wait for its placement groups for ever."""
     told = refusal.done.stderr
     assert refusal.done.returncode == 2, told[-4000:]
     assert "waiting for nodes to join the Ray cluster: GPU 2 needed, 1 present" in told

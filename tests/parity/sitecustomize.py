@@ -1,7 +1,7 @@
-"""Python imports this in every process of the parity runs (PYTHONPATH): what makes two runs of the host comparable.
+"""Python imports this in every process of the parity runs (PYTHONPATH): what makes two runs of OpenRLHF comparable.
 
-The host shuffles its prompts with torch's global generator, which it seeds in the model actors but not in the trainer,
-and it batches rollouts in the order in which they end. Both would differ between two runs of the host itself.
+OpenRLHF shuffles its prompts with torch's global generator, which it seeds in the model actors but not in the trainer,
+and it batches rollouts in the order in which they end. Both would differ between two runs of OpenRLHF itself.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def check_books(run: Path, changes: dict[str, Any]) -> None:
         assert row["actor_grad_norm"] > 0
         assert row["ada/drawn"] == row["ada/kept"] + row["ada/unused"] + row["ada/aborted"]
         assert row["ada/kept"] == BATCH * n
-    # The host's schedule falls to a tenth: its end is the run's end, however much was drawn.
+    # OpenRLHF's schedule falls to a tenth: its end is the run's end, however much was drawn.
     assert steps[-1]["actor_lr"] == pytest.approx(3e-5)
     if "ada_mode" in changes:
         check_against_samples(run, steps)

@@ -1,8 +1,8 @@
-"""A training step of the host over samples of very different lengths, in two processes: a program of its own.
+"""A training step of OpenRLHF over samples of very different lengths, in two processes: a program of its own.
 
     python dynamic_training.py FOLDER
 
-The host's splitting, balancing, replay buffer and trainer with our experience maker, once in micro-batches of fixed
+OpenRLHF's splitting, balancing, replay buffer and trainer with our experience maker, once in micro-batches of fixed
 size and once by tokens, padded and packed. Prints one JSON object: per case what each process trained, and how far the
 weights moved. The optimizer's step is proportional to the gradient, so that every sample's share of it can be seen.
 On two GPUs it is all as in a run, packing by flash-attn included. On a CPU a few lines of torch lay the tokens out,
@@ -126,7 +126,7 @@ def work(rank: int, port: int, folder: Path) -> None:
 
 
 def lay_out_tokens_with_torch() -> None:
-    """In place of what the host takes from flash_attn.bert_padding, which needs a GPU."""
+    """In place of what OpenRLHF takes from flash_attn.bert_padding, which needs a GPU."""
     import torch
     from openrlhf.models import ring_attn_utils as host
 
@@ -275,7 +275,7 @@ class Run:
         )
 
     def share(self, experiences: list[Any]) -> list[Any]:
-        """As the host's trainer and its actor group deal them out."""
+        """As OpenRLHF's trainer and its actor group deal them out."""
         from openrlhf.trainer.ppo_utils.experience import balance_experiences
 
         if self.is_dynamic:

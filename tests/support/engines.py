@@ -1,4 +1,4 @@
-"""Engines that answer at once and in this process; dispatch, sampling parameters and experiences are the host's."""
+"""Engines that answer at once and in this process; dispatch, sampling parameters and experiences are OpenRLHF's."""
 
 from __future__ import annotations
 

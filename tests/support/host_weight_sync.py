@@ -17,7 +17,7 @@ EXTENSION = "host_weight_sync.HostWorkerExtension"
 
 
 class GlooBroadcastGroup:
-    """Rank 0 is the policy, the others are engine workers. Same call as the host's NCCL communicator."""
+    """Rank 0 is the policy, the others are engine workers. Same call as OpenRLHF's NCCL communicator."""
 
     def __init__(self, group: Any) -> None:
         self._group = group
@@ -29,7 +29,7 @@ class GlooBroadcastGroup:
 def gloo_broadcast_group(
     master_address: str, master_port: int, rank: int, world_size: int, device: object = None
 ) -> GlooBroadcastGroup:
-    """In place of the host's `stateless_init_process_group`."""
+    """In place of OpenRLHF's `stateless_init_process_group`."""
     from vllm.distributed.utils import stateless_init_torch_distributed_process_group
 
     group = stateless_init_torch_distributed_process_group(master_address, master_port, rank, world_size, "gloo")
@@ -37,10 +37,10 @@ def gloo_broadcast_group(
 
 
 class HostWorkerExtension:
-    """The host's worker methods.
+    """OpenRLHF's worker methods.
 
     vLLM re-packs linear weights for oneDNN after loading, so the update goes through its layerwise reload, opened by
-    the first parameter and closed by the one the host marks last.
+    the first parameter and closed by the one OpenRLHF marks last.
     """
 
     model_runner: Any
@@ -86,7 +86,7 @@ class HostWorkerExtension:
 
 
 def activate() -> None:
-    """As `without_gpu.activate`, and the host's weight update works."""
+    """As `without_gpu.activate`, and OpenRLHF's weight update works."""
     activate_policy()
     register_post_import_hook(_adapt_engine, "openrlhf.trainer.ray.vllm_engine")
 

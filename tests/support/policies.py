@@ -21,7 +21,7 @@ def make_model(dtype: torch.dtype = torch.float32, **changes: Any) -> LlamaForCa
 
 
 def with_adapters(model: LlamaForCausalLM, **changes: Any) -> Any:
-    """As the host makes them, after some training."""
+    """As OpenRLHF makes them, after some training."""
     options: dict[str, Any] = {"r": 4, "lora_alpha": 8, "target_modules": "all-linear", "bias": "none"}
     adapted: Any = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **options | changes))
     move(adapted)

@@ -1,4 +1,4 @@
-"""The adaptive generator with its engines replaced by a table of outcomes, and the host's loop around it.
+"""The adaptive generator with its engines replaced by a table of outcomes, and OpenRLHF's loop around it.
 
 Data set, loader, experiences and everything between them are the real ones.
 """
@@ -55,7 +55,7 @@ def settings(**changes: Any) -> SimpleNamespace:
 
 
 def make_loader(rows: int, args: SimpleNamespace, *, shuffle: bool = False) -> StatefulDataLoader:
-    """The host's data set and loader, as PPOTrainer builds them (without a process group)."""
+    """OpenRLHF's data set and loader, as PPOTrainer builds them (without a process group)."""
     strategy = SimpleNamespace(args=args, is_rank_0=lambda: False)
     data = [{"input": f"{i}+1=", "label": str(i + 1), "datasource": "sums"} for i in range(rows)]
     dataset = PromptDataset(data, None, strategy)
@@ -90,7 +90,7 @@ class TableGenerator(AdaptiveSamplesGenerator):
     """Answers as the table says, sample k with k + 1 tokens.
 
     `max_no_score`: a number of prompts. `asked`: what it was asked for, (row, count). `consumed`: prompts that it
-    reported to the host, in all.
+    reported to OpenRLHF, in all.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ INITIAL_STATES: dict[str, Any] = {
 
 
 def train(generator: AdaptiveSamplesGenerator, states: dict[str, Any]) -> Iterator[Step]:
-    """The host's loop (PPOTrainer.fit) with everything but the training, from a checkpoint's states on."""
+    """OpenRLHF's loop (PPOTrainer.fit) with everything but the training, from a checkpoint's states on."""
     loader = generator.prompts_dataloader
     generator.restore(states)
     if states["data_loader_state_dict"]:

@@ -91,7 +91,7 @@ def test_broken_file_is_refused(refusal: Refusal, tmp_path: Path, flag: str, mak
 @pytest.mark.parametrize(
     "make",
     [folder_named("empty"), folder_named("folder.jsonl", "a.json"), written(ROW, "rows.txt")],
-    ids=["empty folder", "folder named like a file", "format that the host does not know"],
+    ids=["empty folder", "folder named like a file", "format that OpenRLHF does not know"],
 )
 def test_data_that_the_host_cannot_load_is_refused(refusal: Refusal, tmp_path: Path, make: Make) -> None:
     assert DATA in str(refusal({DATA: make(tmp_path)}))
@@ -154,7 +154,7 @@ def test_used_run_directory_is_refused_unless_resumed(
     assert str(error).startswith(f"--ada_run_dir is {str(run)!r}: ")
     assert "--ckpt.load_enable" in str(error)
     resume = {"--ada_run_dir": str(run), "--ckpt.load_enable": "", "--ckpt.path": str(tmp_path / "checkpoints")}
-    assert "--ckpt.path" in str(refusal(resume)), "the host would start again at step 0"
+    assert "--ckpt.path" in str(refusal(resume)), "OpenRLHF would start again at step 0"
     (tmp_path / "checkpoints" / "_actor").mkdir(parents=True)
     assert "--ckpt.path" in str(refusal(resume)), "none was finished"
     (tmp_path / "checkpoints" / "_actor" / "latest").write_text("global_step1")

@@ -1,7 +1,7 @@
 """R19: a broken command line ends in seconds, in one line that names the flag, the value, the rule and a remedy.
 
-Every case runs the real parser: the host's flags and validation, and ours. Our flags among each other are in
-test_config_method_rules.py, ours with the host's in test_config_host_rules.py, files in test_cli_bad_files.py; what a
+Every case runs the real parser: OpenRLHF's flags and validation, and ours. Our flags among each other are in
+test_config_method_rules.py, ours with OpenRLHF's in test_config_host_rules.py, files in test_cli_bad_files.py; what a
 user meets at the shell (exit status, stderr, nothing heavy imported) is in test_cli_process.py.
 """
 
@@ -80,7 +80,7 @@ def test_hosts_own_validation_is_heard(refusal: Refusal, changes: Flags, message
 
 MISTYPED: list[tuple[list[str], str]] = [
     (["--ada_mod", "seq"], "unrecognized arguments: --ada_mod seq"),
-    (["--ada_max", "8"], "unrecognized arguments: --ada_max 8"),  # no abbreviations, of ours or of the host's
+    (["--ada_max", "8"], "unrecognized arguments: --ada_max 8"),  # no abbreviations, of ours or of OpenRLHF's
     (["--rollout.batch", "8"], "unrecognized arguments: --rollout.batch 8"),
     (["--actor.pretrain", "x"], "unrecognized arguments: --actor.pretrain x"),
     (["stray"], "unrecognized arguments: stray"),

@@ -58,12 +58,12 @@ CASES: list[tuple[str, Flags, list[str], list[str]]] = [
     ("model missing", {"--actor.model_name_or_path": "./no"}, [], ["--actor.model_name_or_path is './no'", "folder"]),
     ("reward missing", {"--reward.remote_url": "no.py"}, [], ["--reward.remote_url is 'no.py'", "no such file"]),
     ("typo in our flag", {}, ["--ada_mod", "seq"], ["unrecognized arguments: --ada_mod seq"]),
-    ("typo in the host's flag", {}, ["--rollout.batchsize", "8"], ["unrecognized arguments: --rollout.batchsize 8"]),
+    ("typo in OpenRLHF's flag", {}, ["--rollout.batchsize", "8"], ["unrecognized arguments: --rollout.batchsize 8"]),
     ("our flag abbreviated", {}, ["--ada_max", "8"], ["unrecognized arguments: --ada_max 8"]),
     ("no value", {}, ["--ada_wave"], ["--ada_wave", "expected one argument"]),
     ("no such method", {"--ada_method": "grpo2"}, [], ["--ada_method is 'grpo2'", "reinforce-ada-est, "]),
     (
-        "the host's rule",
+        "OpenRLHF's rule",
         {"--ada_mode": "off"},
         ["--train.partial_rollout_enable"],
         ["--train.partial_rollout_enable requires"],
@@ -100,7 +100,7 @@ def test_help_shows_both_groups_of_flags(train: Callable[[list[str]], subprocess
 
 
 def test_gpu_only_flags_are_refused_before_ray_starts(argv_with: ArgvWith, tmp_path: Path) -> None:
-    """The host's default attention needs flash-attn. Only torch knows whether there is a GPU, so it is imported."""
+    """OpenRLHF's default attention needs flash-attn. Only torch knows whether there is a GPU, so it is imported."""
     if not without_gpu.is_needed():
         pytest.skip("this machine has a GPU")
     command = [sys.executable, "-m", "openrlhf_ada.cli.train_ppo_ray", *argv_with({"--vllm.sync_backend": "gloo"})]

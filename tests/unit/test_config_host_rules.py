@@ -1,6 +1,6 @@
 """Our flags with OpenRLHF's: what has no meaning together, or would lose rollouts, is refused in one line.
 
-Every case runs the real parser: the host's flags and validation, and ours.
+Every case runs the real parser: OpenRLHF's flags and validation, and ours.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ COMBINATIONS: list[tuple[str, Flags, str, str]] = [
         "--ada_engine_restarts 0",
     ),
     (
-        "sampling ahead by the host",
+        "sampling ahead by OpenRLHF",
         {"--rollout.vllm_generate_batch_size": "4"},
         "--rollout.vllm_generate_batch_size is 4",
         "",
@@ -178,7 +178,7 @@ def test_methods_for_rewards_of_0_and_1_take_no_length_penalty(
 
 
 def test_prompts_with_images_have_no_critic(refusal: Refusal) -> None:
-    """The host refuses PPO's critic for them; a critic of our own reads text alone as well."""
+    """OpenRLHF refuses PPO's critic for them; a critic of our own reads text alone as well."""
     images = {"--data.max_images_per_prompt": "1", "--ada_mode": "est"}
     assert "critic" in str(refusal(images | {ESTIMATOR: "gae"}))
     assert "critic" in str(refusal(images | {ESTIMATOR: "dr_grpo", "--ada_estimator": "critic"}))

@@ -1,6 +1,6 @@
 """How token losses are averaged: what would change the objective of a correction is refused, or said at the start.
 
-Every case runs the real parser, the host's flags and validation included.
+Every case runs the real parser, OpenRLHF's flags and validation included.
 """
 
 from __future__ import annotations

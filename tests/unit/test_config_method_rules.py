@@ -1,6 +1,6 @@
 """Settings of the method that have no meaning together: refused with the reason, and the nearest right ones are not.
 
-Every case runs the real parser, the host's flags and validation included.
+Every case runs the real parser, OpenRLHF's flags and validation included.
 """
 
 from __future__ import annotations

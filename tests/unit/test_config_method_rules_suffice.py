@@ -79,7 +79,7 @@ def train_a_step(settings: Settings, seed: int) -> None:
     if settings.trains_varying:
         assert sum(len(group.indices) for group in groups) == sum(map(len, pools)) >= N * PROMPTS
         groups = thinned(groups, N * PROMPTS, rng)
-    assert sum(len(group.indices) for group in groups) in (N * PROMPTS, 2 * N * PROMPTS), "whole batches of the host"
+    assert sum(len(group.indices) for group in groups) in (N * PROMPTS, 2 * N * PROMPTS), "whole batches of OpenRLHF"
     assert settings.trains_varying or sum(len(group.indices) for group in groups) == N * PROMPTS
     assert all(np.isfinite([*group.coefficients, *group.critic_weights]).all() for group in groups)
     assert all(np.isfinite(list(policy.observe(pools).values())))

@@ -32,7 +32,7 @@ spread_pools = st.lists(st.floats(-10, 10), min_size=2, max_size=16).filter(lamb
 
 
 def reference(rewards: Sequence[float], estimator: str) -> list[float]:
-    """The formulas of the host's documentation in plain Python."""
+    """The formulas of OpenRLHF's documentation in plain Python."""
     mean = statistics.fmean(rewards)
     if estimator == "group_norm":
         return [(r - mean) / (statistics.stdev(rewards) + 1e-9) for r in rewards]

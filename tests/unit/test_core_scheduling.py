@@ -183,12 +183,12 @@ def test_progress_by_hand(name: Any) -> None:
     assert scheduler.num_sent == len(fleet.sent) == 10
     done = [state.done for state in progress]
     assert all(later >= earlier for earlier, later in itertools.pairwise(done))
-    assert all(state.open + state.one_sided + state.done == 3 for state in progress)
-    assert any((state.one_sided, state.done) == (2, 1) for state in progress), (
+    assert all(state.open + state.unresolved + state.done == 3 for state in progress)
+    assert any((state.unresolved, state.done) == (2, 1) for state in progress), (
         "7 and 9 are all right in the first round"
     )
     last = progress[-1]
-    assert (last.open, last.one_sided, last.done, last.rollouts, last.tokens) == (0, 0, 3, 10, 3 + 10 + 10)
+    assert (last.open, last.unresolved, last.done, last.rollouts, last.tokens) == (0, 0, 3, 10, 3 + 10 + 10)
     assert last.right == pytest.approx((0.5 + 1 + 1) / 3), "of the first two of each"
     assert last.signal == pytest.approx(2 / 3)
 

@@ -81,7 +81,7 @@ def page() -> Iterator[Page]:
         ("ada_wave", "flags.html"),
         ("resume a run", "operations.html"),
         ("wrong build of torch", "install.html"),
-        ("one-sided", "glossary.html"),
+        ("unresolved", "glossary.html"),
         ("what messages mean", "operations.html"),
         ("pool wave group", "concepts.html"),
     ],

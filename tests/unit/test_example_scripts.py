@@ -162,7 +162,7 @@ def test_a_model_of_ones_own_keeps_nothing_of_the_toy(script: str) -> None:
     mine = {"MODEL": "/models/mine", "DATA": "/data.jsonl", "RUN_DIR": "/runs/a", "PROMPTS": "/prompts"}
     on_gpu, on_cpu = (flat(parsed(dry_run(script, DEVICE=device, **mine))) for device in ("gpu", "cpu"))
     different = {name for name in on_gpu if on_gpu[name] != on_cpu[name]}
-    # The host names a run after the minute in which it is parsed.
+    # OpenRLHF names a run after the minute in which it is parsed.
     different.discard("logger.wandb.run_name")
     assert different <= MACHINE, {name: (on_gpu[name], on_cpu[name]) for name in different - MACHINE}
 

@@ -33,7 +33,7 @@ def test_figures_of_three_pools_by_hand(tmp_path: Path) -> None:
     paid = paid_for(tmp_path, THREE)
     assert (paid.visits, paid.rollouts, paid.groups) == (3, 10, 2)
     assert paid.cost == 5.0
-    assert (paid.one_sided_visits, paid.one_sided_rollouts) == (1, 4)
+    assert (paid.unresolved_visits, paid.unresolved_rollouts) == (1, 4)
     assert [design.share.value for design in paid.curve] == pytest.approx([1 / 3, 2 / 3, 2 / 3])
     more, same = paid.designs
     assert (more.prompts, more.groups.value, more.cost) == pytest.approx((5, 5 / 3, 6))
@@ -166,11 +166,11 @@ def test_interval_of_the_ratio_holds_in_simulation() -> None:
 
 
 def test_sentences_name_both_designs_at_equal_rollouts(tmp_path: Path) -> None:
-    had, *uniform, one_sided, _ = [text for _, text in payoff_lines(paid_for(tmp_path, THREE * 40))]
+    had, *uniform, unresolved, _ = [text for _, text in payoff_lines(paid_for(tmp_path, THREE * 40))]
     assert re.findall(r"[\d.]+\d%?", had) == ["80", "67%", "400", "3.3", "5.0"]
     more, same = (re.findall(r"[\d.]*\d", text) for text in uniform)
     assert (more[0], more[3:]) == ("67", ["2", "200", "6.0"]) and (same[0], same[3:]) == ("81", ["3.3", "121", "5.0"])
-    assert re.match(r"40% .*\b40 of 120 prompts\b", one_sided)
+    assert re.match(r"40% .*\b40 of 120 prompts\b", unresolved)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ METRICS = {
     "ada/step_s": 21.34,
 }
 SAMPLING = {
-    "type": "sampling", "open": 12, "one_sided": 9, "done": 107, "rollouts": 1934, "tokens": 412_300, "right": 0.41,
+    "type": "sampling", "open": 12, "unresolved": 9, "done": 107, "rollouts": 1934, "tokens": 412_300, "right": 0.41,
     "signal": 0.78, "seconds": 22.5,
 }  # fmt: skip
 SHOW_CURSOR, HIDE_CURSOR = "\x1b[?25h", "\x1b[?25l"
@@ -93,7 +93,7 @@ def test_terminal_shows_one_line_in_place_under_those_of_steps(monkeypatch: pyte
         view.handle(SAMPLING)
     text = stream.getvalue()
     assert text.count("step  1/31   right  42%") == 1
-    assert "step 2/31: 12 open, 9 one-sided, 107 done  about 11 min left" in text, "30 steps of 21.34 s"
+    assert "step 2/31: 12 open, 9 unresolved, 107 done  about 11 min left" in text, "30 steps of 21.34 s"
     assert text.count(HIDE_CURSOR) == text.count(SHOW_CURSOR) == 1
     assert text.count("\n") == 2, "of the finished step; and at the end, before the live line is taken away"
 
@@ -113,7 +113,7 @@ def test_live_line_has_first_things_first() -> None:
         clock.now += 2
         view.handle(SAMPLING)
         assert view.status() == (
-            "step 2/31: 12 open, 9 one-sided, 107 done  about 11 min left  right 41%  signal 78%  1,934 rollouts  "
+            "step 2/31: 12 open, 9 unresolved, 107 done  about 11 min left  right 41%  signal 78%  1,934 rollouts  "
             "412k tokens  18k tokens/s"
         )
         view.handle({"type": "doing", "text": "training the policy"})
@@ -125,7 +125,7 @@ def test_live_line_has_first_things_first() -> None:
 
 def test_no_figure_is_shown_before_there_is_one() -> None:
     none = SAMPLING | {"right": None, "signal": None, "seconds": 0.0, "rollouts": 0, "tokens": 0}
-    assert sampling_parts(none) == ["12 open, 9 one-sided, 107 done", "0 rollouts", "0 tokens"]
+    assert sampling_parts(none) == ["12 open, 9 unresolved, 107 done", "0 rollouts", "0 tokens"]
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_long_sampling_is_told_every_minute_without_a_terminal() -> None:
             clock.now += 5
     lines = stream.getvalue().splitlines()
     assert len(lines) == 2, "after 60 s and after 120 s"
-    assert lines[0].startswith("step 1/2: 12 open, 9 one-sided, 107 done  right 41%")
+    assert lines[0].startswith("step 1/2: 12 open, 9 unresolved, 107 done  right 41%")
 
 
 def test_a_note_cannot_move_the_cursor() -> None:

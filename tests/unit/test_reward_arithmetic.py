@@ -1,4 +1,4 @@
-"""The arithmetic reward: what counts as an answer, what is refused, and the form the host expects."""
+"""The arithmetic reward: what counts as an answer, what is refused, and the form OpenRLHF expects."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_parse_answer_tells_no_answer_from_zero() -> None:
 
 
 def load_alone(path: str) -> ModuleType:
-    """As the host does: by path, outside any package."""
+    """As OpenRLHF does: by path, outside any package."""
     spec = importlib.util.spec_from_file_location("reward_func", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -85,7 +85,7 @@ def test_no_step_has_a_prompt_twice(name: str) -> None:
 
 
 def serve_all(source: PromptSource, episodes: int) -> list[list[PromptRequest]]:
-    """The batches that the host's loop would train (PPOTrainer.fit)."""
+    """The batches that OpenRLHF's loop would train (PPOTrainer.fit)."""
     batches: list[list[PromptRequest]] = []
     for _ in range(episodes):
         exhausted = False

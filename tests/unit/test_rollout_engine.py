@@ -287,7 +287,7 @@ def test_the_log_shows_what_holds_python(monkeypatch: pytest.MonkeyPatch, capfd:
 
 
 def test_core_death_is_no_failure_of_the_sample() -> None:
-    """The process ends with it, and Ray tells. Neither a rollout nor a call of the host's own, as in evaluation."""
+    """The process ends with it, and Ray tells. Neither a rollout nor a call of OpenRLHF's own, as in evaluation."""
 
     async def wait() -> None:
         actor = make_actor(turn, DyingLlm())

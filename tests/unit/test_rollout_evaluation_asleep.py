@@ -16,7 +16,7 @@ pytestmark = pytest.mark.rehearsal
 
 
 def test_it_begins_with_the_first_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The host's own loop over three parts; the engine dies in the second, so it cannot be put to sleep either."""
+    """OpenRLHF's own loop over three parts; the engine dies in the second, so it cannot be put to sleep either."""
     calls: list[Any] = []
     deaths = iter([False, True, False, False, False])
 

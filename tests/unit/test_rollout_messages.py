@@ -98,7 +98,7 @@ def test_no_reward_is_told_as_none() -> None:
     assert (found.reward, found.score, found.no_score) == (None, None, "")
 
 
-# -- rewards are what the host makes of them --------------------------------------------------------------------------
+# -- rewards are what OpenRLHF makes of them --------------------------------------------------------------------------
 
 TYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 values = st.floats(-20, 20) | st.integers(-3, 3) | st.booleans()

@@ -33,7 +33,7 @@ EASY = {row: [1, 0] for row in range(4)}
 
 
 def test_missing_reward_is_repeated_never_zero() -> None:
-    """The host goes on without a reward when the function raised; a zero would be a false score (R2)."""
+    """OpenRLHF goes on without a reward when the function raised; a zero would be a false score (R2)."""
     notes: list[str] = []
     generator = FailingGenerator(EASY, ONCE, on_note=notes.append)
     samples, *_ = generator.generate_samples(**GENERATE)

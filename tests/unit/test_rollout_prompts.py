@@ -1,6 +1,6 @@
 """R3: every row of the data is served exactly once per episode, whatever the sizes; what is not, is said.
 
-The host's replay buffer drops samples that do not fill a training batch. An incomplete batch is therefore carried over
+OpenRLHF's replay buffer drops samples that do not fill a training batch. An incomplete batch is therefore carried over
 to the next episode, and at the very end what cannot be trained is left out. Prompts in place of unresolved ones are in
 test_rollout_refill.py.
 """
@@ -26,7 +26,7 @@ Batch = tuple[list[int], list[str], list[str], list[Any]]
 
 
 class Dataset:
-    """The part of the host's data set that rows are numbered in."""
+    """The part of OpenRLHF's data set that rows are numbered in."""
 
     def __init__(self, num_rows: int) -> None:
         self.datasources: list[Any] = ["math"] * num_rows
@@ -36,7 +36,7 @@ class Dataset:
 
 
 class Loader:
-    """What the host's loader hands out: batches of one, another order in every episode."""
+    """What OpenRLHF's loader hands out: batches of one, another order in every episode."""
 
     def __init__(self, num_rows: int, seed: int | None = None) -> None:
         self.dataset = Dataset(num_rows)
@@ -57,7 +57,7 @@ def make_source(loader: Any, *, batch: int, episodes: int, n: int = 2, train_bat
 
 
 def serve_all(source: PromptSource, episodes: int) -> list[list[PromptRequest]]:
-    """The batches that the host's loop would train (PPOTrainer.fit)."""
+    """The batches that OpenRLHF's loop would train (PPOTrainer.fit)."""
     batches = []
     for _ in range(episodes):
         while True:
@@ -70,7 +70,7 @@ def serve_all(source: PromptSource, episodes: int) -> list[list[PromptRequest]]:
 
 
 def test_order_is_that_of_the_seed_and_the_episode() -> None:
-    """Whatever happened before: the host's loader is seeded at random when it is made."""
+    """Whatever happened before: OpenRLHF's loader is seeded at random when it is made."""
 
     def orders(seed: int) -> list[list[int]]:
         args = make_args(num_episodes=2)

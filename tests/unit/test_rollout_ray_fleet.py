@@ -1,6 +1,6 @@
 """One step over engines in Ray's place: answers come back to the prompt that they belong to.
 
-The engines are stand-ins that answer at once; what a response becomes is the host's.
+The engines are stand-ins that answer at once; what a response becomes is OpenRLHF's.
 """
 
 from __future__ import annotations

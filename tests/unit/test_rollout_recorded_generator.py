@@ -1,6 +1,6 @@
-"""Mode off: the host's generator, which also counts. What it filtered out and what it sampled ahead are accounted for.
+"""Mode off: OpenRLHF's generator, which also counts. What it filtered out and what it sampled ahead are accounted for.
 
-The engines answer at once; filter, buffer and loop are the host's.
+The engines answer at once; filter, buffer and loop are OpenRLHF's.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def test_rejects_ahead_count_where_they_were_drawn() -> None:
 
 
 def whole_run(generator: RecordedGenerator, episodes: int) -> list[RolloutBatch]:
-    """The host's loop (PPOTrainer.fit), its empty batches included."""
+    """OpenRLHF's loop (PPOTrainer.fit), its empty batches included."""
     batches: list[RolloutBatch] = []
     for _ in range(episodes):
         exhausted = False
@@ -190,7 +190,7 @@ def test_answers_without_score_are_counted_apart() -> None:
     samples = generator.generate_eval_samples(**GENERATE, n_samples_per_prompt=2)
     assert generator.held_out.scores() == {"sums": [[1.0], [1.0, 1.0]]}
     assert generator.held_out.no_score == 3
-    assert [sample.prompts[0] for sample in samples] == ["2", "2"], "the host takes means of whole groups"
+    assert [sample.prompts[0] for sample in samples] == ["2", "2"], "OpenRLHF takes means of whole groups"
 
 
 @pytest.mark.parametrize("ahead", [None, 4])

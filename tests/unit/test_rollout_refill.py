@@ -75,7 +75,7 @@ def test_replacement_takes_the_place_of_the_replaced() -> None:
 def test_progress_is_of_the_prompts_that_are_sampled_now() -> None:
     progress: list[Progress] = []
     one_batch(make_generator(5, resolved=[1, 2], limit=2, on_progress=lambda look: progress.append(look())))
-    assert [state.done for state in progress if not state.open + state.one_sided] == [2, 1]
+    assert [state.done for state in progress if not state.open + state.unresolved] == [2, 1]
 
 
 def test_samples_of_replaced_prompts_are_unused() -> None:

@@ -1,4 +1,4 @@
-"""Answers to scores through the host's group of reward actors: one pass each, in order, evenly dealt out."""
+"""Answers to scores through OpenRLHF's group of reward actors: one pass each, in order, evenly dealt out."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Actor:
 
 
 def make_model(monkeypatch: pytest.MonkeyPatch, *, gpus: int = 1, copies: int = 1) -> tuple[RewardModel, list[Actor]]:
-    """The host's own dealing out; actors answer in this process."""
+    """OpenRLHF's own dealing out; actors answer in this process."""
     monkeypatch.setattr(ray, "put", lambda value: value)
     monkeypatch.setattr(ray, "get", lambda refs, timeout: refs)
     group = RayActorGroup.__new__(RayActorGroup)

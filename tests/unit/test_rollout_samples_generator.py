@@ -67,8 +67,8 @@ def test_one_batch_by_hand() -> None:
     samples, rate, consumed, exhausted = generator.generate_samples(**GENERATE)
     assert (rate, consumed, exhausted) == (None, 2, False), "the loader has not been asked for more yet"
     assert generator.asked == [(0, 2), (1, 2), (1, 2)]
-    states = [(state.open, state.one_sided, state.done) for state in progress]
-    assert [state for state, _ in itertools.groupby(states)] == [(0, 1, 1), (0, 0, 2)], "row 1 is one-sided at first"
+    states = [(state.open, state.unresolved, state.done) for state in progress]
+    assert [state for state, _ in itertools.groupby(states)] == [(0, 1, 1), (0, 0, 2)], "row 1 is unresolved at first"
     assert (progress[-1].rollouts, progress[-1].right, progress[-1].signal) == (6, 0.25, 1.0)
 
     tags = [s.tag for s in samples]
@@ -125,7 +125,7 @@ def test_record_has_every_sample_and_a_few_texts(tmp_path: Path) -> None:
 
 
 def test_batch_crosses_to_another_process_whole() -> None:
-    """In asynchronous training it goes through the host's queue: samples, ledger, record and checkpoint as one."""
+    """In asynchronous training it goes through OpenRLHF's queue: samples, ledger, record and checkpoint as one."""
     batch = make_generator({0: [1, 0], 1: [0, 0, 0, 1]}).generate_samples(**GENERATE)[0]
     arrived = pickle.loads(pickle.dumps(batch))
     assert [sample.tag for sample in arrived] == [sample.tag for sample in batch]
@@ -342,7 +342,7 @@ def test_state_of_another_policy_is_refused() -> None:
 
 @pytest.mark.parametrize("deaths", [0, 1, 2])
 def test_evaluation_starts_again_once_if_an_engine_dies(monkeypatch: pytest.MonkeyPatch, deaths: int) -> None:
-    """The host asks every engine for its share and cannot repeat a part of it. Engines are up before each try.
+    """OpenRLHF asks every engine for its share and cannot repeat a part of it. Engines are up before each try.
 
     What it takes means of are scores, not shaped rewards.
     """

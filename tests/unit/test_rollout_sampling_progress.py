@@ -9,7 +9,7 @@ from typing import Any
 from openrlhf_ada.core.scheduling import Progress
 from openrlhf_ada.rollout.sampling_progress import sampling_progress
 
-STATE = Progress(open=3, one_sided=2, done=1, rollouts=9, tokens=90, right=0.5, signal=0.25)
+STATE = Progress(open=3, unresolved=2, done=1, rollouts=9, tokens=90, right=0.5, signal=0.25)
 
 
 def test_word_comes_at_once_and_twice_a_second() -> None:

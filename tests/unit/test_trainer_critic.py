@@ -131,12 +131,12 @@ class Strategy:
 
 @pytest.mark.parametrize("micro", [1, 2, 4])
 def test_figures_do_not_depend_on_micro_batches(micro: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Means over tokens: the host takes means over micro-batches, of the gradient's norm too."""
+    """Means over tokens: OpenRLHF takes means over micro-batches, of the gradient's norm too."""
     trainer: Any = AdaCriticTrainer.__new__(AdaCriticTrainer)
     trainer.strategy, trainer.critic, trainer.critic_loss_fn = Strategy(micro), Critic(), ValueLoss()
     trainer.args = SimpleNamespace(
         train=SimpleNamespace(dynamic_batch_enable=False),
-        ds=SimpleNamespace(tensor_parallel_size=2),  # the host does not shuffle then
+        ds=SimpleNamespace(tensor_parallel_size=2),  # OpenRLHF does not shuffle then
         actor=SimpleNamespace(aux_loss_coef=0.0),
     )
     trainer.max_epochs, trainer.dataloader_pin_memory, trainer.aux_loss, trainer.critic_optim = 1, False, False, None

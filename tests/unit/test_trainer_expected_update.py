@@ -1,7 +1,7 @@
 """The whole path, not only the formula: a softmax policy whose expected parameter update is f'(p) grad p.
 
 A table of logits answers with one token. Pools are drawn from it and stopped by the policies under test, tagged,
-turned into advantages by AdaptiveExperienceMaker, and differentiated through the host's PolicyLoss. The mean update
+turned into advantages by AdaptiveExperienceMaker, and differentiated through OpenRLHF's PolicyLoss. The mean update
 over many batches must equal the gradient of the objective within Monte-Carlo error (z-test per logit, fixed seeds).
 """
 
@@ -110,7 +110,7 @@ def extend(pool: PromptPool, tokens: list[int], draw: Draw, rng: np.random.Gener
 
 
 def update_of(batch: list[TaggedExperience], prompts: int) -> np.ndarray:
-    """Direction of one gradient step on the host's loss, per n samples of a prompt; shape (6,)."""
+    """Direction of one gradient step on OpenRLHF's loss, per n samples of a prompt; shape (6,)."""
     logits = LOGITS.clone().requires_grad_()
     loss_fn = PolicyLoss(clip_eps_low=0.2, clip_eps_high=0.2)
     total = torch.zeros((), dtype=torch.float64)

@@ -1,6 +1,6 @@
-"""R1 at the host's boundary: advantages come from each sample's own group, however the batch is ordered and cut.
+"""R1 at OpenRLHF's boundary: advantages come from each sample's own group, however the batch is ordered and cut.
 
-The real class and the host's real splitting, KL penalty and returns; only the models' forward passes are left out.
+The real class and OpenRLHF's real splitting, KL penalty and returns; only the models' forward passes are left out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from openrlhf_ada.rollout.records import SampleTag, TaggedExperience
 from openrlhf_ada.trainer.experience_maker import CRITIC_WEIGHT, AdaptiveExperienceMaker, critic_weights
 
 UNSCALED = ("group_norm", "dr_grpo", "rloo")
-"""Estimators whose advantages the host does not normalise over the batch."""
+"""Estimators whose advantages OpenRLHF does not normalise over the batch."""
 
 N = 4
 PROMPT_LENGTH = 2
@@ -205,7 +205,7 @@ def test_kl_penalty_is_the_hosts() -> None:
     maker.kl = None
     assert experience.action_mask.tolist() == [[False, True, True, True]]
     assert experience.advantages[0, 1:].tolist() == pytest.approx([0.70, 0.75, 0.85])
-    assert experience.kl is None, "the host drops it, too: it is not trained on"
+    assert experience.kl is None, "OpenRLHF drops it, too: it is not trained on"
     assert experience.info["return"].shape == (1,)
 
 

@@ -49,7 +49,7 @@ class Engine:
 
 
 class Loss(nn.Module):
-    """The advantages' mean, with a second output as the host's policy loss has more."""
+    """The advantages' mean, with a second output as OpenRLHF's policy loss has more."""
 
     def forward(self, advantages: torch.Tensor) -> tuple[torch.Tensor, str]:
         return advantages.mean(), "clipped"

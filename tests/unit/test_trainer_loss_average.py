@@ -1,6 +1,6 @@
-"""--ada_loss: the gradient of the host's training step is that of the formula, whatever micro-batches it is made of.
+"""--ada_loss: the gradient of OpenRLHF's training step is that of the formula, whatever micro-batches it is made of.
 
-The host's training step, loss, batch totals and collation; a table of logits in place of the model. The formulas are
+OpenRLHF's training step, loss, batch totals and collation; a table of logits in place of the model. The formulas are
 written down once more here, sample by sample. With DeepSpeed in two processes: tests/contract/test_dynamic_batches.py.
 """
 
@@ -180,7 +180,7 @@ def micro_batches(items: list[Experience], sizes: list[int]) -> Iterator[Experie
 def by_training(
     batches: list[list[Experience]], sizes: list[int], loss: str, kind: str, *, dynamic: bool
 ) -> tuple[list[torch.Tensor], list[dict[str, float]]]:
-    """Gradients of the host's training step, one by one, and the figures that we log: `batches` of an optimizer step
+    """Gradients of OpenRLHF's training step, one by one, and the figures that we log: `batches` of an optimizer step
     each, in micro-batches."""
     gas = 1 if dynamic else len(sizes)
     trainer = trainer_of(arguments(loss, dynamic=dynamic), gas, **LOSSES[kind])
@@ -227,7 +227,7 @@ def test_optimizer_step_gradients_match_the_formula(loss: str, kind: str, sizes:
         expected = by_formula(batch, loss, kind)
         largest = float(expected.abs().max())
         assert largest > 1e-3
-        # The host's totals are of single precision.
+        # OpenRLHF's totals are of single precision.
         assert torch.allclose(gradient, expected, rtol=0, atol=1e-6 * largest)
 
 
@@ -295,7 +295,7 @@ class Coin(torch.nn.Module):
 
 
 def trained_weight(policy: Sequential, p: float, loss: str, kind: str) -> float:
-    """The expected update by the host's training step in units of the pass rate's gradient, all pools enumerated."""
+    """The expected update by OpenRLHF's training step in units of the pass rate's gradient, all pools enumerated."""
     n = policy.group_size
     args = arguments(loss, entropy_coef=None)
     args.algo.kl.use_loss, args.rollout.n_samples_per_prompt = False, n

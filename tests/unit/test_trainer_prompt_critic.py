@@ -1,6 +1,6 @@
 """A critic's value of a prompt is its value at the last prompt token, however prompts are padded and dealt out.
 
-The critic is the host's model, two layers small, on this machine; its Ray group is the host's, without Ray.
+The critic is OpenRLHF's model, two layers small, on this machine; its Ray group is OpenRLHF's, without Ray.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def tokenizer() -> Any:
 
 
 class Actor:
-    """One process of the critic: the host's batched calls, its model, and what was appended for training."""
+    """One process of the critic: OpenRLHF's batched calls, its model, and what was appended for training."""
 
     execute_batch = BaseModelActor.execute_batch
     strategy = SimpleNamespace(is_rank_0=lambda: False)  # no progress bars

@@ -1,6 +1,6 @@
-"""What is added around the host's training step: honest names, our figures, the record, and the state to go on from.
+"""What is added around OpenRLHF's training step: honest names, our figures, the record, and the state to go on from.
 
-The host's step itself, its models and its Ray groups are left out; the batches are real ones.
+OpenRLHF's step itself, its models and its Ray groups are left out; the batches are real ones.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Actor:
 
 
 class HostTrainer(BasePPOTrainer):
-    """The host's base class where a step needs no models: remembers what it saw and saved."""
+    """OpenRLHF's base class where a step needs no models: remembers what it saw and saved."""
 
     def __init__(self, args: SimpleNamespace, critic: Any = None) -> None:
         self.args, self.actor_model_group, self.critic_model_group = args, Actor(), critic
@@ -134,7 +134,7 @@ def test_step_is_recorded_and_saved_with_its_state(
     assert (saved_step, states) == (1, {"episode": 0, "ada_policy": {"learned": 1}})
     assert {name: logged[name] for name in row if name != "step"} == {k: v for k, v in row.items() if k != "step"}
     assert logged["generated_samples"] == ["1", 1.0]
-    assert trainer.actor_model_group.commits == ["origin"], "when the host's processes have written"
+    assert trainer.actor_model_group.commits == ["origin"], "when OpenRLHF's processes have written"
 
 
 def test_mode_off_keeps_host_figures_and_adds_the_ledger(make_trainer: Callable[..., Trainer]) -> None:

@@ -158,7 +158,7 @@ def test_without_a_finished_one_training_starts_anew(parsed: Parsed, tmp_path: P
     assert not resumes(args)
     (line,) = prepare_resume(args)
     assert line.startswith("--ckpt.load_enable")
-    assert not args.ckpt.load_enable, "the host would resume from it"
+    assert not args.ckpt.load_enable, "OpenRLHF would resume from it"
 
 
 def test_without_the_flag_nothing_is_touched(parsed: Parsed) -> None:

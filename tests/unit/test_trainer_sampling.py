@@ -81,7 +81,7 @@ def test_training_and_optimizer_steps_match_batches(argv_with: ArgvWith, train_b
 
 
 def test_mode_off_has_the_hosts_numbers(argv_with: ArgvWith) -> None:
-    """The host trains an episode's incomplete batch as a step of its own."""
+    """OpenRLHF trains an episode's incomplete batch as a step of its own."""
     args = parse(argv_with({"--ada_mode": "off", "--train.num_episodes": "3"}))
     assert training_steps(args, 5) == 3 * 3
     assert optimizer_steps(args, 5, host_steps=17) == 17

@@ -83,7 +83,7 @@ def singles() -> list[Any]:
 
 
 def test_hidden_rollouts_are_shown_again_and_keep_their_lengths() -> None:
-    """The host deals rollouts out by their lengths."""
+    """OpenRLHF deals rollouts out by their lengths."""
     samples = singles()
     hide(samples, [0.0, 1.0, 0.0])
     assert [int(sample.attention_mask.sum()) for sample in samples] == [0, 5, 0]
@@ -109,7 +109,7 @@ def test_micro_batches_by_tokens_count_two_for_a_rollout_that_is_skipped() -> No
 
 
 def test_mode_off_skips_nothing() -> None:
-    """There the host's own advantages are trained, and its other losses."""
+    """There OpenRLHF's own advantages are trained, and its other losses."""
     skipping = {
         (mode, zeros): settings_with(mode=mode, zeros=zeros).skips_zeros
         for mode in ("off", "seq", "est")

@@ -52,7 +52,7 @@ def test_average_is_its_formula_whatever_the_weights_are_in(dtype: torch.dtype) 
 
 
 def test_half_precision_average_would_stand_still() -> None:
-    """As the host's does; the reason for one of our own."""
+    """As OpenRLHF's does; the reason for one of our own."""
     weight, average = torch.tensor(1.125).bfloat16(), torch.tensor(1.0).bfloat16()
     for _ in range(1000):
         average.copy_((1 - BETA) * weight + BETA * average)

@@ -249,14 +249,14 @@ def test_untrained_engine_serves_weights_from_disk() -> None:
 
 
 def test_pickle_is_allowed_only_for_shared_gpu_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The host allows it in every engine's process (VLLM_ALLOW_INSECURE_SERIALIZATION)."""
+    """OpenRLHF allows it in every engine's process (VLLM_ALLOW_INSECURE_SERIALIZATION)."""
     actor = make_actor(Llm())
     for over_ipc in (False, True):
         actor.over_ipc = over_ipc
         monkeypatch.setenv("VLLM_ALLOW_INSECURE_SERIALIZATION", "1")
         actor.forbid_pickle()
         assert ("VLLM_ALLOW_INSECURE_SERIALIZATION" in os.environ) is over_ipc
-        arguments = actor.with_receiver({"model": "m", "worker_extension_cls": "the host's"})
+        arguments = actor.with_receiver({"model": "m", "worker_extension_cls": "OpenRLHF's"})
         assert arguments["worker_extension_cls"].rpartition(".")[2] == (
             "SharedWeightsExtension" if over_ipc else "PolicyWeightsExtension"
         )

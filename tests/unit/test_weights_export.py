@@ -69,7 +69,7 @@ class Run:
         return policy
 
     def _host_init(self, policy: Any, strategy: Any, pretrain: str) -> None:
-        assert not strategy.args.train.enable_ema, "the host would load a second model"
+        assert not strategy.args.train.enable_ema, "OpenRLHF would load a second model"
         engine = SimpleNamespace(module=self.model, global_steps=0, save_checkpoint=self._deepspeed_save)
         policy.actor = SimpleNamespace(model=engine)
         policy.trainer = AdaActorTrainer.__new__(AdaActorTrainer)

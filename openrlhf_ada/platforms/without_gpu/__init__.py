@@ -1,4 +1,4 @@
-"""Everything that must change for the host to run where torch sees no GPU, each change with its reason.
+"""Everything that must change for OpenRLHF to run where torch sees no GPU, each change with its reason.
 
 `activate` runs in the driver and, as Ray's worker setup hook, in every Ray worker. vLLM's own sub-processes are not
 Ray workers: what they need is in `engine`. Contract tests (tests/contract/test_cpu_shims.py) fail by name when the
@@ -51,7 +51,7 @@ _activated = False
 
 
 def activate() -> None:
-    """Make this process ready to run the host on a CPU. Does nothing the second time."""
+    """Make this process ready to run OpenRLHF on a CPU. Does nothing the second time."""
     global _activated
     if _activated:
         return
@@ -61,7 +61,7 @@ def activate() -> None:
     # DeepSpeed would find no GPU by itself, but warns about it in every process.
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
     install_flash_attn_stub()
-    # Importing torch or the host only to adapt them would cost every worker seconds, whether it needs them or not.
+    # Importing torch or OpenRLHF only to adapt them would cost every worker seconds, whether it needs them or not.
     for module, adapt in _ADAPTERS.items():
         register_post_import_hook(adapt, module)
 
@@ -112,7 +112,7 @@ def worker_environment(num_engines: int = 1) -> dict[str, str]:
 
 
 def install_flash_attn_stub() -> None:
-    """flash-attn needs a CUDA compiler, and the host imports it at module top: give it names that fail when called.
+    """flash-attn needs a CUDA compiler, and OpenRLHF imports it at module top: give it names that fail when called.
 
     Contract: test_cpu_shims.test_flash_attn_stub_has_the_hosts_imports
     """
@@ -137,7 +137,7 @@ def _absent(name: str) -> Any:
 
 
 class _CpuDevice(str):
-    """`torch.cuda.current_device()` on a CPU. The host uses it both as a device and inside f"cuda:{...}"."""
+    """`torch.cuda.current_device()` on a CPU. OpenRLHF uses it both as a device and inside f"cuda:{...}"."""
 
     __slots__ = ()
 
@@ -147,7 +147,7 @@ class _CpuDevice(str):
 
 
 def adapt_torch(torch: Any) -> None:
-    """The host's actors call these unconditionally; on a CPU there is nothing to select, wait for or empty.
+    """OpenRLHF's actors call these unconditionally; on a CPU there is nothing to select, wait for or empty.
 
     Contract: test_cpu_shims.test_torch_cuda_functions_exist_and_do_nothing
     """
@@ -194,7 +194,7 @@ def adapt_deepspeed_ops(ops: Any) -> None:
 
 
 def adapt_model_dtype(host_utils: Any) -> None:
-    """The host knows half precisions only (`--ds.param_dtype`); load weights in what the processor computes.
+    """OpenRLHF knows half precisions only (`--ds.param_dtype`); load weights in what the processor computes.
 
     Contract: test_cpu_shims.test_host_looks_the_conversion_up_when_it_is_called
     """

@@ -20,7 +20,7 @@ EXECUTOR, TENSOR_PARALLEL_EXECUTOR = f"{__name__}.OneProcessExecutor", f"{__name
 
 
 def cpu_rollout_actor(host_actor: Any) -> Any:
-    """The host's Ray rollout actor with engine arguments for a CPU."""
+    """OpenRLHF's Ray rollout actor with engine arguments for a CPU."""
     import ray
 
     base = unwrap_ray_class(host_actor)
@@ -33,7 +33,7 @@ def cpu_rollout_actor(host_actor: Any) -> Any:
 
 
 def cpu_engine_arguments(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The host's engine arguments, changed where they mean something else on a CPU."""
+    """OpenRLHF's engine arguments, changed where they mean something else on a CPU."""
     workers = kwargs.get("tensor_parallel_size", 1)
     return kwargs | {
         "dtype": compute_dtype(),

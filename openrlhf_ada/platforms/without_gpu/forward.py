@@ -1,9 +1,9 @@
 """The policy's forward pass on a CPU, where every token costs: logits for the answers only, each prompt once.
 
-Both give the host's log-probabilities and gradients up to rounding (tests/contract/test_cpu_forward_shim.py). The host
+Both give OpenRLHF's log-probabilities and gradients up to rounding (tests/contract/test_cpu_forward_shim.py). OpenRLHF
 computes logits over the vocabulary at every position and then cuts the prompt off, and it computes a prompt once per
 answer. Prompts are shared where the model attends to everything before a token and nothing else distinguishes rows;
-all other models, packed samples and `--actor.entropy_coef` take the host's own way.
+all other models, packed samples and `--actor.entropy_coef` take OpenRLHF's own way.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SHARE_VARIABLE = "OPENRLHF_ADA_SHARE_PROMPTS"
-"""Set to 0, every row is computed with its own prompt, as the host does."""
+"""Set to 0, every row is computed with its own prompt, as OpenRLHF does."""
 
 _FULL_ATTENTION = {"llama", "qwen2", "qwen3"}
 """Model types whose layers see a token's whole past through the mask that they are given."""
@@ -32,7 +32,7 @@ SHORT_ROW = 128
 
 
 def adapt_actor(actor_module: Any) -> None:
-    """Also takes the host's entropy as it is written: compiled (torch.compile) it would need a C++ compiler.
+    """Also takes OpenRLHF's entropy as it is written: compiled (torch.compile) it would need a C++ compiler.
 
     Contract: test_cpu_forward_shim.test_forward_and_log_probs_keep_their_signatures
     """
@@ -91,7 +91,7 @@ def _shares_prompts(model: Any) -> bool:
 
 
 def _forward_merged(actor: Any, merged: MergedBatch, action_mask: Any, log_probs_from_logits: Any) -> tuple[Any, Any]:
-    """Log-probabilities [B, A] as the host's, and the model's output, whose logits are those of the merged rows."""
+    """Log-probabilities [B, A] as OpenRLHF's, and the model's output, whose logits are those of the merged rows."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
