@@ -326,7 +326,7 @@ FACTS = {  # (our file, OpenRLHF's file, function): [(what must stand in it, wha
     ("platforms/session.py", "cli/train_ppo_ray.py", "train"): [
         ("if not ray.is_initialized():", "Ray is ours by then"),
     ],
-    ("data/checks.py", "datasets/utils.py", "blending_datasets"): [
+    ("data/files.py", "datasets/utils.py", "blending_datasets"): [
         ("ext in ['.json', '.jsonl', '.csv', '.parquet', '.arrow']", "what is a file by its ending"),
     ],
     ("rollout/prompts.py", TRAINER, "prepare_datasets"): [
