@@ -131,7 +131,8 @@ def allocate(priorities: ArrayLike, budget: int, lower: ArrayLike, upper: ArrayL
 
     Args:
         priorities: u >= 0, shape (B,). Prompts of priority 0 get more than their lower bound when all others are full.
-        lower, upper: least and largest number of each prompt, shape (B,) or scalars.
+        lower: least number of each prompt, shape (B,) or a scalar.
+        upper: largest.
         tie_break: a different number for each prompt, shape (B,).
 
     Returns int64, shape (B,). Raises ValueError where the bounds leave no room for the budget, and for priorities that

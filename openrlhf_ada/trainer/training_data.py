@@ -13,9 +13,10 @@ from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.data.examples import DataSets, Example, read_examples
 from openrlhf_ada.data.files import DataError
 from openrlhf_ada.data.handover import HandedOver, PromptRoom, Reader, hand_over
-from openrlhf_ada.data.labels import read_labels
+from openrlhf_ada.data.labels import about_contradicting, contradicting, read_labels
 from openrlhf_ada.data.left_out import LeftOut, counted, lines_about, write_left_out
 from openrlhf_ada.data.prepared import DRAWS
+from openrlhf_ada.data.problems import Problem, final_part
 from openrlhf_ada.data.questions import Columns, has_image, rendered
 from openrlhf_ada.data.row_rewards import KEY, RowRewards, parse_map
 from openrlhf_ada.host.rows import prompt_maker
@@ -69,6 +70,7 @@ def prepare_training_data(args: SimpleNamespace) -> list[str]:
         if handed.is_rewritten and not handed.left_out:
             why = "OpenRLHF's loader would change values" if sets.rewards is None else "each row with its grader"
             lines.append(f"{sets.flag}: the rows of {sets.spec} are read from {handed.spec} ({why})")
+        lines += [f"{sets.flag}: {line}" for line in _contradictions(examples, handed.left_out, args)]
         section, name = sets.flag.removeprefix("--").split(".")
         if section == "data":
             _check_enough(args, handed, len(examples))
@@ -79,6 +81,20 @@ def prepare_training_data(args: SimpleNamespace) -> list[str]:
         run_dir.mkdir(parents=True, exist_ok=True)
         write_left_out(left_out, run_dir / LIST)
     return lines
+
+
+def _contradictions(examples: Sequence[Example], left_out: Sequence[LeftOut], args: SimpleNamespace) -> list[str]:
+    """Of the rows that are kept. Questions of different images may be the same."""
+    if args.data.label_key is None:
+        return []
+    out = {(one.source, one.place) for one in left_out}
+    problems: list[Problem] = []
+    for example in examples:
+        if (example.source, example.place) not in out and not example.others.get(args.data.image_key):
+            reward, label = named_label(example.label) or (None, example.label)
+            problems.append(Problem("", example.question, final_part(label), example.source, example.place, reward))
+    reward = next(iter(split_names(args.reward.remote_url)), "")
+    return about_contradicting(contradicting(problems, reward, limits_of(args.ada)), len(examples))
 
 
 def fingerprint(examples: Sequence[Example]) -> str:

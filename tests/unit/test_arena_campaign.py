@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -11,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.arena import campaign
 from benchmarks.arena.__main__ import main
 from benchmarks.arena.campaign import (
     PROMPTS,
@@ -28,7 +26,6 @@ from benchmarks.arena.campaign import (
 )
 from benchmarks.arena.costs import COSTS, MACHINES, budget_of
 from benchmarks.arena.methods import METHODS, Method
-from benchmarks.arena.run_campaign import QUICK
 from benchmarks.arena.statistics import corrected_tests, cost_to
 from benchmarks.arena.tables import REFERENCE, Finals, finals_of, over_tasks
 
@@ -183,19 +180,6 @@ def test_trials_that_are_kept_are_not_repeated(results: Trials, tmp_path: Path) 
     assert list(run_cells(cells, again, 2)) == []
 
 
-@pytest.mark.slow
-def test_interrupted_campaign_starts_no_other_trial(tmp_path: Path) -> None:
-    """One has ended, and the process has begun the next or has it in its queue. Each begins by making its starting
-    model."""
-    results = Trials(tmp_path)
-    cells = [Cell("graded", "uniform-4", 1e-3, 8, seed, budget=100) for seed in range(12)]
-    running = run_cells(cells, results, 1)
-    next(running)
-    running.close()
-    assert 1 <= len(list(tmp_path.glob("starts/*.pt"))) <= 4
-    assert len(results.by_cell) == 1 and not multiprocessing.active_children()
-
-
 def test_folder_of_another_grid_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check_folder(tmp_path, ["graded"], ["pos"])
     check_folder(tmp_path, ["hard"], ["balance"])
@@ -228,19 +212,3 @@ def test_table_of_finished_trials_starts_nothing(results: Trials, capsys: pytest
     assert main(["campaign", *argv, "--out", str(results.folder)]) == 0
     last = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert last == {"cost_to_target": {"rollouts": {"graded": {"pos": 0.5, "uniform-8": 1.0}}}}
-
-
-@pytest.mark.slow
-def test_quick_comparison_ends_with_what_each_method_costs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """With half of its rollouts and one setting to tune: all stages, and three seeds of four methods."""
-    monkeypatch.setitem(QUICK, "budget", 2400)
-    monkeypatch.setattr(campaign, "RATES", (1e-3,))
-    monkeypatch.setattr(campaign, "PROMPTS", (8,))
-    assert main(["campaign", "--quick", "--out", str(tmp_path / "out")]) == 0
-    last = json.loads(capsys.readouterr().out.splitlines()[-1])
-    found = last["cost_to_target"]["rollouts"]["graded"]
-    assert found.keys() == set(QUICK["methods"]) and found["uniform-8"] == 1.0
-    finals = [cell for cell in Trials(tmp_path / "out").by_cell if cell.budget == 2400]
-    assert {cell.method for cell in finals} == set(QUICK["methods"])

@@ -75,7 +75,7 @@ def test_without_a_program_the_name_is_all(tmp_path: Path, monkeypatch: pytest.M
 
 def test_messages_begin_so(own: Path, tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text("- 1\n")
-    with pytest.raises(ConfigError, match=f"`'my env/{program.NAME}' init DIR` writes an example"):
+    with pytest.raises(ConfigError, match=f"`'my env/{program.NAME}' methods grpo`"):
         expanded("train", ["--config", "run.yaml"])
 
 

@@ -163,6 +163,21 @@ def test_labels_that_cannot_be_read_are_left_out_and_listed(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("reward", "count"), [("math", 3), ("http://localhost:1", 5)])
+def test_contradicting_labels_are_counted(
+    prepare: Callable[[Flags], Prepared], tmp_path: Path, reward: str, count: int
+) -> None:
+    """With a grader of ours, these do not contradict each other: notations of one answer, solutions that end in it,
+    and a label that is left out."""
+    pairs = [("a", "1/2"), ("a", "0.5"), ("b", "3"), ("b.", "4"), (" b", "3"), ("c", "1"), ("c", "So.\n#### 1")]
+    pairs = [*pairs, ("c", "?")] if reward == "math" else pairs[:5]
+    path = write(tmp_path / "rows.jsonl", [{"input": question, "label": label} for question, label in pairs])
+    (line,) = (line for line in prepare({DATA: path, REWARD: reward}).lines if "rows contradict" in line)
+    first, other = (3, 4) if reward == "math" else (1, 2)
+    assert line.startswith(f"{DATA}: {count} of ") and f"{path} line {first} and {path} line {other}." in line
+
+
+@pytest.mark.slow
 def test_few_rows_are_shown_and_all_are_listed(prepare: Callable[[Flags], Prepared], tmp_path: Path) -> None:
     path = write(tmp_path / "rows.parquet", problems(["4", *["?"] * 12]))
     found = prepare({DATA: path, REWARD: "math"})
