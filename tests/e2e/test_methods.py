@@ -1,4 +1,4 @@
-"""Every method by name (`--ada_method`), and one of a file, trains the toy on the real stack, with exact books."""
+"""Methods by name (`--ada_method`), and one of a file, train the toy on the real stack, with exact books."""
 
 from __future__ import annotations
 
@@ -13,15 +13,12 @@ from openrlhf_ada.config.presets import METHODS
 
 pytestmark = pytest.mark.e2e
 
-ELSEWHERE = {
-    "reinforce-ada-pos": "test_modes.py",
-    "reinforce-ada-balance": "test_adaptive_training.py",
-    "reinforce-ada-est": "test_modes.py",
-    "reinforce-ada-est-critic": "test_modes.py",
-    "grpo": "test_off_equals_host.py",
-    "ppo": "test_modes.py",
-}
-"""Methods whose flags other tests give one by one."""
+OF_EACH_KIND = (
+    *("aero", "dapo", "first-success-8", "greso", "gvm", "hora", "knapsack", "maxrl", "pilot-commit", "pods"),
+    *("raft-n1-e2", "rated-pos", "spo-n2", "uniform-8", "vade", "vip"),
+)
+"""One for each way to sample, select, weigh and choose. Others differ by numbers; Reinforce-Ada's, GRPO and PPO are in
+test_modes.py, test_adaptive_training.py and test_off_equals_host.py."""
 
 PROMPTS = 8
 
@@ -47,7 +44,7 @@ IN_A_FILE = "vade"
 """The method that a stranger's file rests on."""
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if name not in ELSEWHERE])
+@pytest.mark.parametrize("name", OF_EACH_KIND)
 def test_method_trains_by_its_name(toy: Toy, tmp_path: Path, name: str) -> None:
     run, method = tmp_path / "run", name
     if name == IN_A_FILE:

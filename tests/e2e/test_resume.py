@@ -1,7 +1,6 @@
 """A killed run that is resumed goes on as an uninterrupted one would: prompts, pass rates and evaluations.
 
 Prompts are chosen here (--ada_candidates). The order of OpenRLHF's own loader is resumed in test_reward_model.py.
-A comparison of methods that is resumed keeps the runs that have ended.
 """
 
 from __future__ import annotations
@@ -23,8 +22,6 @@ from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tracked import numbers
 
-from benchmarks.arena.folders import LINES
-from benchmarks.arena.real import REFERENCE
 from openrlhf_ada.core.allocation import allocate, priority
 from openrlhf_ada.core.choice import PromptChooser
 from openrlhf_ada.core.estimators import PassRateCounts
@@ -104,22 +101,14 @@ def test_a_run_that_is_resumed_with_other_flags_is_exported_and_reported(toy: To
     assert (run / "starts.json").read_text() == starts and "starting Ray" not in said
 
 
-def test_an_asynchronous_run_without_a_page_is_exported(toy: Toy, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    (run / "report.html").mkdir(parents=True)
-    said = train(toy_flags(toy, run, **SEQ, **ASYNC)).stderr
-    assert f"report {run}" in said and (run / "model" / "model.safetensors").exists()
-
-
-@pytest.mark.parametrize("choice", ["greso", "pools"])
-def test_resumed_run_ends_with_the_weights_of_one_that_was_not_stopped(toy: Toy, tmp_path: Path, choice: str) -> None:
+def test_resumed_run_ends_with_the_weights_of_one_that_was_not_stopped(toy: Toy, tmp_path: Path) -> None:
     """Two optimizer steps of four micro-batches a step, for policy and critic: their order is the step's own.
 
     So are the prompts, which are chosen by what earlier visits have shown.
     """
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
     flags = SEQ | PPO | {"train.num_episodes": 2, "ckpt.save_steps": 2, "actor.adam.lr": 1e-3}
-    flags |= {"ada_candidates": CANDIDATES, "ada_choice": choice}
+    flags |= {"ada_candidates": CANDIDATES, "ada_choice": "greso"}
     flags |= {"train.batch_size": 32, "train.micro_batch_size": 8}
     train(toy_flags(toy, whole, **flags))
     shutil.copytree(whole / "ckpt", resumed / "ckpt")
@@ -209,25 +198,3 @@ def check_replay(samples: list[dict[str, Any]]) -> None:
         assert drawn == split.tolist(), f"step {step}"
         chooser.end_step([])
         counts.observe(rows, drawn, [sum(s["metric"] > 0.5 for s in pool) for pool in pools.values()])
-
-
-def test_comparison_of_methods_goes_on_after_its_first_run(toy: Toy, tmp_path: Path) -> None:
-    """Two runs, one in each call. Each is ended when its budget is spent, before its prompts are used up."""
-    out, budget = tmp_path / "arena", 384
-    say = ["real", "--seeds", "1", "--out", str(out)]
-    train([*say, "--model", "toy", "--budget", str(budget), "--methods", REFERENCE], "benchmarks.arena")
-    first = (out / LINES).read_text()
-    done = train([*say, "--methods", "balance"], "benchmarks.arena")
-
-    assert (out / LINES).read_text().startswith(first)
-    results = read_jsonl(out / LINES)
-    assert [result["method"] for result in results] == [REFERENCE, "balance"]
-    for result in results:
-        assert result["evaluations"]["step"] == list(range(len(result["by_step"]["rollouts"]) + 1))
-        # A step or two may end before the run is told to.
-        assert budget <= sum(result["by_step"]["rollouts"]) < 2 * budget
-        assert min(result["by_step"]["sampling_seconds"] + result["by_step"]["training_seconds"]) > 0
-    assert set(results[0]["by_step"]["rollouts"]) == {128}
-    told = json.loads(done.stdout.splitlines()[-1])
-    assert (told["runs"], told["planned"], told["seeds"]) == (2, 2, {REFERENCE: 1, "balance": 1})
-    assert not list(out.glob("runs/*/ckpt")), "of no use any more"
