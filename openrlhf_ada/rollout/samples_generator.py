@@ -256,7 +256,8 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         prompt the message names does.
         """
         batch.num_hopeless += 1
-        allowed = math.ceil(self.settings.max_no_score * self.args.rollout.batch_size)
+        # A product such as 0.07 x 100 may come out just above the whole number that it is.
+        allowed = math.ceil(self.settings.max_no_score * self.args.rollout.batch_size - 1e-9)
         if batch.num_hopeless > allowed:
             request = batch.requests[given_up.pool.key]
             raise RuntimeError(

@@ -64,6 +64,14 @@ def test_too_many_prompts_without_score_end_the_run() -> None:
         FailingGenerator(EASY, always, max_no_score=1).generate_samples(**GENERATE)
 
 
+def test_a_share_that_is_a_whole_number_of_prompts_allows_no_more() -> None:
+    """7/25 of 25 is just above 7 in floating point."""
+    always = {(key, 0, attempt) for key in range(8) for attempt in range(2)}
+    easy = {row: [1, 0] for row in range(40)}
+    with pytest.raises(RuntimeError, match="8 prompts of this step got no score and 7 may"):
+        FailingGenerator(easy, always, batch=25, max_no_score=7).generate_samples(**GENERATE)
+
+
 def test_last_prompts_are_replaced_from_the_batch() -> None:
     generator = FailingGenerator({row: [1, 0] for row in range(2)}, TWICE, max_no_score=1)
     samples, _, consumed, exhausted = generator.generate_samples(**GENERATE)
