@@ -354,9 +354,9 @@ def test_the_readme_is_one_screen_and_shows_both_commands() -> None:
 def test_the_readme_says_what_the_demo_said_for_and_against() -> None:
     demo = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    signal, uniform = re.findall(r"(\d+)% of its prompts had a signal, instead of (\d+)%", demo)[0]
-    groups, others = re.findall(r"groups with signal  (\d+) .*\n.*would have had (\d+) ", demo)[0]
-    assert f"{signal} % of the groups have signal, not {uniform} %" in readme
+    groups, signal = re.findall(r"groups with signal  (\d+) \((\d+)% of the groups\)", demo)[0]
+    (others, *_) = re.findall(r"uniform sampling: (\d+) ", demo)
+    assert f"{signal} % of the groups have signal" in readme
     assert f"signal: {groups}, and uniform sampling has {others}" in readme
 
 
