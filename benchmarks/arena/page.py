@@ -14,7 +14,7 @@ from benchmarks.arena.methods import METHODS
 from benchmarks.arena.packed import PACKED, PACKED_COSTS, changes, unpack
 from benchmarks.arena.statistics import Interval
 from benchmarks.arena.tables import REFERENCE, TARGET_SHARE, Finals, over_tasks
-from benchmarks.arena.tasks import TASKS
+from benchmarks.arena.tasks import WHOLE
 from benchmarks.arena.weights import tables
 from openrlhf_ada.simulation.step_seconds import STEP_MODELS
 
@@ -48,7 +48,7 @@ def main(prog: str, argv: Sequence[str]) -> None:
 
 
 def kept() -> ByTask:
-    return [unpack(PACKED / f"{task}.jsonl.gz") for task in TASKS]
+    return [unpack(PACKED / f"{task}.jsonl.gz") for task in WHOLE]
 
 
 def inserted(text: str, table: str) -> str:
@@ -113,7 +113,7 @@ def _tasks(several: Sequence[Finals]) -> list[str]:
 
 
 def at_equal(by_task: ByTask, cost: str) -> list[str]:
-    """Costs, what they are beside, and accuracies."""
+    """Costs; in seconds also what they are beside, and accuracies."""
     several = _at(by_task, cost)
     everywhere = over_tasks(several)
     run = {name for finals in several for name in finals.runs}
@@ -131,6 +131,8 @@ def at_equal(by_task: ByTask, cost: str) -> list[str]:
             "Not run on all tasks:",
             markdown(["method", *_tasks(some)], [_costs(some, n, "") for n in shown]),
         ]
+    if cost != "seconds":
+        return sections
     return [
         *sections,
         "Beside the cheapest uniform sampling, on the same worlds:",
@@ -310,7 +312,7 @@ def agreement_of(conditions: agreement.Conditions, trials: agreement.Trials) -> 
 
 def _changes(run: real.Conditions) -> list[str]:
     """Of methods that are no longer what their kept trials were made with."""
-    found = {name: how for task in TASKS for name, how in changes(PACKED / f"{task}.jsonl.gz").items()}
+    found = {name: how for task in WHOLE for name, how in changes(PACKED / f"{task}.jsonl.gz").items()}
     body = [[f"`{name}`", "small model", how] for name, how in found.items()]
     for what, theirs in read_settings(PACKED / "real", ()).items():
         name = what.removeprefix("flags of ")
