@@ -39,7 +39,7 @@ demo-toy: $(READY) ## the same with a toy model, in under two minutes
 	@$(BIN)/openrlhf-ada demo --toy --run-dir $(RUN_DIR)
 
 test: $(READY) lint ## every test, with the real Ray, DeepSpeed and vLLM
-	@$(BIN)/pytest -q $(SIDE_BY_SIDE) tests/unit tests/contract
+	@$(BIN)/pytest -q $(SIDE_BY_SIDE) tests/unit tests/contract tests/benchmarks
 	@$(BIN)/pytest -q --numprocesses=2 --dist=loadfile tests/e2e tests/gpu
 
 check: $(READY) ## lint, and the fast unit and contract tests: about two minutes on two cores

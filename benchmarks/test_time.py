@@ -29,7 +29,7 @@ RESULT = HERE / "results" / "test_time.json"
 QUICK = "tests/e2e/test_off_equals_host.py"
 
 PARTS = [
-    ["--numprocesses=3", "--dist=worksteal", "tests/unit", "tests/contract"],
+    ["--numprocesses=3", "--dist=worksteal", "tests/unit", "tests/contract", "tests/benchmarks"],
     ["--numprocesses=2", "--dist=loadfile", "tests/e2e", "tests/gpu"],
 ]
 """As `make test` has them; tests/unit/test_setup.py compares."""
