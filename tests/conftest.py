@@ -7,7 +7,6 @@ import importlib.util
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from unittest import mock
 
 import pytest
 from hypothesis import settings
@@ -48,8 +47,11 @@ def imports_stay() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def environment_as_found() -> Iterator[None]:
     """vLLM and torch leave variables behind, which runs that later tests start would inherit."""
-    with mock.patch.dict(os.environ):
-        yield
+    before = os.environ.copy()
+    yield
+    if os.environ != before:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 @pytest.fixture
