@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -72,7 +72,7 @@ def classes_of(tree: ast.AST) -> dict[str, Class]:
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
             bases = tuple(_class_name(base) for base in node.bases)
-            found[node.name] = Class(bases, frozenset(_defined(node)), frozenset(_attributes(node)))
+            found[node.name] = Class(bases, *_names(node))
         elif (
             isinstance(node, ast.Assign) and getattr(getattr(node.value, "func", None), "id", "") == "unwrap_ray_class"
         ):
@@ -103,24 +103,19 @@ def private_accesses(tree: ast.Module, ours: Mapping[str, Class], theirs: Mappin
     return finder.found
 
 
-def _defined(tree: ast.AST) -> Iterator[str]:
-    """Private names that functions, assignments or `self._x = ...` below this node define."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and is_private(node.name):
-            yield node.name
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and is_private(node.id):
-            yield node.id
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and is_private(node.attr):
-            if _root(node) in ("self", "cls"):
-                yield node.attr
-        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and is_private(node.target.id):
-            yield node.target.id
-
-
-def _attributes(tree: ast.AST) -> set[str]:
-    """Public names x of `self.x = ...`."""
-    stored = (n for n in ast.walk(tree) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store))
-    return {n.attr for n in stored if getattr(n.value, "id", "") == "self" and not is_private(n.attr)}
+def _names(of: ast.ClassDef) -> tuple[frozenset[str], frozenset[str]]:
+    """Private names that a class defines, as functions or by assignments, and public x of its `self.x = ...`."""
+    private, attributes = set(), set()
+    for node in ast.walk(of):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            private.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            private.add(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and _root(node) in ("self", "cls"):
+            private.add(node.attr)
+            if getattr(node.value, "id", "") == "self":
+                attributes.add(node.attr)
+    return frozenset(filter(is_private, private)), frozenset(name for name in attributes if not is_private(name))
 
 
 def _root(node: ast.AST) -> str:
