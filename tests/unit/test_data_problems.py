@@ -108,7 +108,7 @@ def test_without_a_hub_the_local_way_is_named(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(datasets, "load_dataset", away)
     with pytest.raises(DataError, match=r"HuggingFaceH4/MATH-500 cannot be loaded.*math500=/path/to/file"):
-        load_problems(BENCHMARKS["math500"].source)
+        load_problems(BENCHMARKS["math500"])
 
 
 def test_copies_and_contradictions_are_dropped() -> None:
@@ -221,10 +221,10 @@ def test_counts_are_only_in_prepared_files(tmp_path: Path) -> None:
 
 
 def test_benchmarks_by_name_copy_task_and_file() -> None:
-    assert find_benchmark("math500").source.path == "HuggingFaceH4/MATH-500"
+    assert find_benchmark("math500").path == "HuggingFaceH4/MATH-500"
     copy = find_benchmark("math500=/data/m.jsonl")
-    assert (copy.source.name, copy.source.path, copy.source.question_key) == ("math500", "/data/m.jsonl", None)
+    assert (copy.name, copy.path, copy.question_key) == ("math500", "/data/m.jsonl", None)
     assert find_benchmark("reasoning_gym:countdown").reward == "reasoning_gym"
-    assert find_benchmark("data/my_set.jsonl").source.name == "my_set"
+    assert find_benchmark("data/my_set.jsonl") == Source("my_set", "data/my_set.jsonl"), "no grader is known of it"
     with pytest.raises(DataError, match=r"expected one of math500.*Did you mean math500"):
         find_benchmark("math5000")
