@@ -10,8 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
-from openrlhf_ada.config.flags import ConfigError, add_flag, check_value, is_within, said_interval
-from openrlhf_ada.config.run_flags import FULL_MARKS
+from openrlhf_ada.config.flags import FULL_MARKS, ConfigError, add_flag, check_value, is_within, said_interval
 from openrlhf_ada.config.schema import AdaConfig, add_flags
 from openrlhf_ada.config.settings import resolve
 from openrlhf_ada.data.problems import Problem, Question, Source
@@ -114,7 +113,7 @@ def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
         help="share of GPU memory for an engine (default 0.9)",
     )
     for name in OF_TRAINING:
-        add_flag(AdaConfig.__dataclass_fields__[name], group, f"--{name}", dest=name)
+        add_flag(AdaConfig, name, group, f"--{name}", dest=name)
 
 
 def sampling_of(args: argparse.Namespace, longest: int | None = None) -> Sampling:

@@ -16,8 +16,7 @@ import pytest
 from openrlhf_ada.cli import evaluate, prepare_data
 from openrlhf_ada.cli.sample_answers import fitting_prompts
 from openrlhf_ada.cli.sampling_flags import Sampling, as_messages, check_template, host_namespace, sampling_of
-from openrlhf_ada.config.flags import ConfigError
-from openrlhf_ada.config.run_flags import FULL_MARKS
+from openrlhf_ada.config.flags import FULL_MARKS, ConfigError
 from openrlhf_ada.data.benchmarks import BOXED
 from openrlhf_ada.data.examples import DataSets, read_examples
 from openrlhf_ada.data.files import DataError
