@@ -7,13 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from openrlhf_ada.core.pieces import Need, Table
-from openrlhf_ada.core.types import RewardScale
-
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
+from openrlhf_ada.core.types import Bools, Floats, RewardScale
 
 NO_SPREAD = 1e-6
 """A pool whose rewards differ by no more than this (relative to their size) is constant: float residue of a mean must

@@ -7,15 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from openrlhf_ada.core.criteria import CHOICES, LEAST_VALUE
 from openrlhf_ada.core.estimators import RateEstimator
 from openrlhf_ada.core.row_table import missing_names
-from openrlhf_ada.core.types import PromptPool
+from openrlhf_ada.core.types import Bools, Floats, Ints, PromptPool
 from openrlhf_ada.core.visits import VisitHistory
-
-Floats = NDArray[np.float64]
 
 MOST_EPOCHS = 20
 """A prompt that has not been sampled for so many epochs is taken when it is a candidate again. By chance alone, one of
@@ -91,7 +88,7 @@ class PromptChooser:
         taken: list[int] = systematic(chance, self._rng).tolist()
         return [Choice(rows[i], float(chance[i])) for i in taken]
 
-    def _is_overdue(self, rows: list[int], count: int) -> NDArray[np.bool_]:
+    def _is_overdue(self, rows: list[int], count: int) -> Bools:
         """Those not sampled for MOST_EPOCHS, in steps of `count` prompts."""
         return self._step - self._sampled_at[rows] > MOST_EPOCHS * self.num_rows / count
 
@@ -164,7 +161,7 @@ def chances(values: Floats, count: float) -> Floats:
         certain |= over
 
 
-def systematic(chance: Floats, rng: np.random.Generator) -> NDArray[np.int64]:
+def systematic(chance: Floats, rng: np.random.Generator) -> Ints:
     """As many indices as the chances sum to, each with its own chance (Madow, 1949), in a random order."""
     order = rng.permutation(len(chance))
     edges = np.cumsum(chance[order])

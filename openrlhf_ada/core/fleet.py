@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -118,7 +117,6 @@ class Dispatcher(Generic[AnswerT]):
     def __init__(self, fleet: Fleet[AnswerT], slots: int) -> None:
         self._fleet, self._slots = fleet, slots
         self._loads = [0] * fleet.num_engines
-        self._emptiest = [(0, engine) for engine in range(fleet.num_engines)]
         self._prefix_engines: dict[PromptKey, int] = {}
         self._engine_of: dict[Request, int] = {}
         self._down: set[int] = set()
@@ -146,7 +144,6 @@ class Dispatcher(Generic[AnswerT]):
         for event in self._fleet.wait():
             if isinstance(event, EngineUp):
                 self._down.discard(event.engine)
-                self._add_load(event.engine, 0)
             elif isinstance(event, EngineDown):
                 events += map(Lost, self._close(event.engine))
             else:
@@ -166,16 +163,17 @@ class Dispatcher(Generic[AnswerT]):
     def _place(self, request: Request) -> int:
         engine = self._prefix_engines.get(request.key)
         if engine is None or engine in self._down or self._loads[engine] >= self._slots:
-            engine = self._find_emptiest()
+            up = (other for other in range(len(self._loads)) if other not in self._down)
+            engine = min(up, key=self._loads.__getitem__)
             self._prefix_engines.setdefault(request.key, engine)
         self._engine_of[request] = engine
-        self._add_load(engine, 1)
+        self._loads[engine] += 1
         return engine
 
     def _release(self, request: Request) -> None:
         if request not in self._engine_of:
             raise RuntimeError(f"an engine answered {request}, which is not outstanding")
-        self._add_load(self._engine_of.pop(request), -1)
+        self._loads[self._engine_of.pop(request)] -= 1
 
     def _close(self, engine: int) -> list[Request]:
         """Returns the outstanding requests of an engine that died."""
@@ -186,17 +184,6 @@ class Dispatcher(Generic[AnswerT]):
         # Its prefix cache is gone.
         self._prefix_engines = {key: cached for key, cached in self._prefix_engines.items() if cached != engine}
         return lost
-
-    def _find_emptiest(self) -> int:
-        while True:
-            load, engine = self._emptiest[0]
-            if load == self._loads[engine] and engine not in self._down:
-                return engine
-            heapq.heappop(self._emptiest)
-
-    def _add_load(self, engine: int, by: int) -> None:
-        self._loads[engine] += by
-        heapq.heappush(self._emptiest, (self._loads[engine], engine))
 
 
 def run(

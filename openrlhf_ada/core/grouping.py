@@ -10,14 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from openrlhf_ada.core.advantages import BASELINES, ESTIMATORS, Bools, Drawn, Floats, is_spread
+from openrlhf_ada.core.advantages import BASELINES, ESTIMATORS, Drawn, is_spread
 from openrlhf_ada.core.corrections import CORRECTIONS, KeptSamples
 from openrlhf_ada.core.objectives import Objective, TabulatedObjective
 from openrlhf_ada.core.pieces import Need, Trait
 from openrlhf_ada.core.selection import Selection
-from openrlhf_ada.core.types import PromptPool, RewardScale, TrainingGroup
+from openrlhf_ada.core.types import Bools, Floats, Ints, PromptPool, RewardScale, TrainingGroup
 
 UnbiasedRate = Callable[[int, int], float]
 """(drawn, positives) -> the estimate of a pass rate without stopping bias."""
@@ -181,7 +180,7 @@ class GroupBuilder:
             raise ValueError(f"baseline {self.baseline!r} needs a pass rate known before sampling, and there is none")
         return share, predicted
 
-    def _advantages(self, scores: Floats, drawn: Drawn, index: NDArray[np.int64]) -> Floats:
+    def _advantages(self, scores: Floats, drawn: Drawn, index: Ints) -> Floats:
         """r - b of the kept samples as OpenRLHF's estimator has them, shape (k,); 0 where there is no difference."""
         if self._lacks(Need.WHOLE_POOL):
             if not self.graded and not self._lacks(Need.SILENT_UNRESOLVED) and not is_spread(scores[index]):

@@ -80,7 +80,6 @@ class FinishedPool(Generic[Payload]):
 
     pool: PromptPool
     payloads: list[Payload] = field(default_factory=list[Payload])
-    num_waves: int = 0
     failure: str = ""
     wanted: int = 0
 
@@ -118,7 +117,6 @@ class _OpenPrompt(Generic[Payload]):
         arrived = [self.waiting.pop(index) for index in wave]
         self.pool.add(sample for sample, _ in arrived)
         self.finished.payloads += [payload for _, payload in arrived]
-        self.finished.num_waves += 1
         return True
 
     @property

@@ -7,13 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from openrlhf_ada.core.criteria import Candidates
 from openrlhf_ada.core.row_table import RowTable, missing_names
-from openrlhf_ada.core.types import PromptPool
-
-Floats = NDArray[np.float64]
+from openrlhf_ada.core.types import Floats, PromptPool
 
 _COLUMNS = ("last", "run")
 

@@ -38,7 +38,6 @@ class Batch:
     failures: list[Failed] = field(default_factory=list[Failed])
     num_hopeless: int = 0
     has_raw_scores: bool = False
-    _num_rounds: int = 0
     _num_sent: int = 0
     _waste: list[Waste] = field(default_factory=list[Waste])
 
@@ -50,7 +49,6 @@ class Batch:
     ) -> None:
         """Add what a scheduler has sampled: as new places, or `at` these positions, whose prompts are replaced."""
         entries = [_BatchSlot(e, None if e.failure else build(e.pool)) for e in scheduler.finished]
-        self._num_rounds += max(entry.finished.num_waves for entry in entries)
         self._num_sent += scheduler.num_sent
         self._waste.append(scheduler.waste)
         if at is None:
@@ -115,7 +113,6 @@ class Batch:
             [describe(finished, group, texts_of(finished)) for finished, group in self.groups()],
             [describe(finished, None, texts_of(finished)) for finished in self.replaced],
             self._ledger(),
-            self._num_rounds,
             figures,
             num_failed=len(self.failures),
             num_lost=sum(waste.lost.rollouts for waste in self._waste),

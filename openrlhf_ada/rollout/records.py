@@ -63,7 +63,6 @@ class StepRecord:
     groups: Sequence[GroupRecord]
     replaced: Sequence[GroupRecord]
     ledger: Ledger
-    num_rounds: int
     figures: dict[str, float]
     num_failed: int = 0
     num_lost: int = 0

@@ -36,7 +36,6 @@ def step_metrics(record: StepRecord, settings: Settings, version: int) -> dict[s
         "ada/prompts": len(groups),
         "ada/replaced": len(record.replaced),
         "ada/rollouts_per_prompt": record.ledger.drawn / len(groups),
-        "ada/rounds": record.num_rounds,
         "ada/failed": record.num_failed,
         "ada/lost": record.num_lost,
         "ada/no_score": record.num_no_score,

@@ -81,7 +81,6 @@ def test_one_batch_by_hand() -> None:
     assert (ledger.drawn, ledger.kept, ledger.unused) == (6, 4, 2)
     assert ledger.drawn_tokens == (1 + 2) + (1 + 2 + 3 + 4)
     assert record.ledger is ledger
-    assert record.num_rounds == 2
     assert ([group.row for group in record.groups], record.replaced) == ([0, 1], [])
     assert generator.generate_samples(**GENERATE) == ([], None, 0, True)
 
@@ -308,7 +307,7 @@ def content(step: Step) -> tuple[Any, ...]:
     return (
         [sample.tag for sample in step.batch],
         [(group.row, group.pool.predicted, group.pool.samples) for group in record.groups],
-        (record.ledger, record.figures, record.num_rounds),
+        (record.ledger, record.figures),
         step.states["ada_policy"],
     )
 

@@ -129,7 +129,7 @@ def first_come_first_kept(count: int) -> list[int]:
             assert isinstance(answer, Finished)
             left -= 1
             pool, sample = arrived[answer.request.key], answer.sample
-            is_met = len(pool) >= 4 and policy.rule.is_met(pool)
+            is_met = len(pool) >= 4 and policy.rule.is_met(len(pool), pool.count_positives(policy.rule.threshold))
             if not is_met:
                 pool.add([Sample(pool.key, len(pool), sample.score, sample.reward, sample.num_tokens)])
     return lengths_of(list(arrived.values()))
