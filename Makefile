@@ -72,7 +72,7 @@ format: $(READY) ## format the code and fix what ruff can fix
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
 docs: $(READY) ## write docs/flags.md anew, from the parsers, and the measured tables of other pages
-	@$(BIN)/python -m openrlhf_ada.cli.flag_reference docs/flags.md
+	@$(BIN)/python benchmarks/flag_reference.py
 	@$(BIN)/python benchmarks/result_tables.py
 
 arena-docs: $(READY) ## write benchmarks/arena/RESULTS.md and the table of docs/arena.md anew

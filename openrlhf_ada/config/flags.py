@@ -7,7 +7,7 @@ import ast
 import inspect
 import math
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, field, fields
 from functools import lru_cache, partial
 from itertools import pairwise
@@ -27,6 +27,13 @@ class ConfigError(ValueError):
 
 Problem = tuple[str, object, str, str]
 """Flag, value, rule, remedy."""
+
+
+def raise_first(problems: Iterable[Problem]) -> None:
+    """As ConfigError."""
+    for problem in problems:
+        raise ConfigError(*problem)
+
 
 Allowed = tuple[Callable[[Any], bool], str, str]
 """Which values a flag takes; else the rule and the remedy of the error."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from openrlhf_ada.config.flags import SOME, ConfigError, Problem
+from openrlhf_ada.config.flags import SOME, Problem, raise_first
 from openrlhf_ada.config.schema import PREDICTORS, SCORES, UNRESOLVED, AdaConfig
 from openrlhf_ada.config.settings import Settings
 from openrlhf_ada.core.advantages import BASELINES, ESTIMATORS
@@ -33,9 +33,8 @@ MATCHED_OBJECTIVE = Piece(None, lacks={Need.LOG_OBJECTIVE: "is another"})
 
 def check_settings(settings: Settings) -> None:
     """Raises ConfigError for the first combination without a meaning. Modes seq and est only."""
-    for rules in (_sizes, _budget, _first_rollouts, _own_policy, _baseline, _needs, _select_all, _weights):
-        for problem in rules(settings):
-            raise ConfigError(*problem)
+    rules = (_sizes, _budget, _first_rollouts, _own_policy, _baseline, _needs, _select_all, _weights)
+    raise_first(problem for rule in rules for problem in rule(settings))
 
 
 # -- what pieces of the method need of each other ---------------------------------------------------------------------

@@ -9,9 +9,8 @@ from typing import Any
 from openrlhf.datasets.utils import blending_datasets
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
-from openrlhf_ada.config.batch_rules import batch_plan
 from openrlhf_ada.config.choosing import check_candidates, make_chooser
-from openrlhf_ada.config.host_values import scored_by_model
+from openrlhf_ada.config.host_values import batch_plan, scored_by_model
 from openrlhf_ada.config.settings import Settings, make_policy
 from openrlhf_ada.core.fleet import sampling_progress
 from openrlhf_ada.core.score_threshold import ScoreThreshold
