@@ -1,7 +1,7 @@
 """How long `make check` and `make test` take, the tests by part and by file. Nothing else may run meanwhile.
 
-    python benchmarks/test_time.py            last line: one JSON object; results in benchmarks/results/
-    python benchmarks/test_time.py --quick    one file of tests; nothing is saved
+python benchmarks/test_time.py            last line: one JSON object; results in benchmarks/results/
+python benchmarks/test_time.py --quick    one file of tests; nothing is saved
 """
 
 from __future__ import annotations
