@@ -130,12 +130,7 @@ def sampling_of(args: argparse.Namespace, longest: int | None = None) -> Samplin
         ("top_k", args.top_k == -1 or args.top_k >= 1, "it is a number of tokens, or -1", "Leave it out"),
         ("n", args.n == 1 or args.temperature > 0, "with --temperature 0 all answers are the same", "Use --n 1"),
         ("max_len", longest is None or max_len <= longest, f"a model takes {longest} tokens at most", "Lower it"),
-        (
-            "max_len",
-            max_len > args.max_new_tokens,
-            "prompt and answer must fit",
-            "Raise it, or lower --max_new_tokens",
-        ),
+        ("max_len", max_len > args.max_new_tokens, "prompt and answer must fit", "Raise it above --max_new_tokens"),
     )
     for name, holds, rule, remedy in rules:
         if not holds:
@@ -144,11 +139,8 @@ def sampling_of(args: argparse.Namespace, longest: int | None = None) -> Samplin
 
 
 def longest_context(models: Sequence[str], *, trusted: bool) -> int:
-    """Tokens, prompt and answer, that each of these takes. vLLM would refuse more after half a minute.
-
-    Raises:
-        ConfigError: one is not there, or brings code along and is not `trusted`.
-    """
+    """Tokens, prompt and answer, that each of these takes. vLLM would refuse more after half a minute. Raises
+    ConfigError: one is not there, or brings code along and is not `trusted`."""
     from openrlhf_ada.host.model_code import check_model_code
     from openrlhf_ada.trainer.preflight import check_model
 
@@ -162,9 +154,8 @@ def longest_context(models: Sequence[str], *, trusted: bool) -> int:
     try:
         configs = [AutoConfig.from_pretrained(model, trust_remote_code=trusted).get_text_config() for model in models]
     except OSError as error:
-        raise ConfigError(
-            "--model", " ".join(models), f"one cannot be loaded ({str(error).splitlines()[0]})", "Check the name"
-        ) from error
+        rule = f"one cannot be loaded ({str(error).splitlines()[0]})"
+        raise ConfigError("--model", " ".join(models), rule, "Check the name") from error
     return min(config.max_position_embeddings for config in configs)
 
 
@@ -186,21 +177,14 @@ def about_templates(sources: Sequence[Source]) -> str:
 
 
 def check_template(template: str | None, system: str | None, problems: Sequence[Problem]) -> None:
-    """Of --template and --system; raises ConfigError where one would be without effect, or would leave something of
-    a problem out."""
+    """Raises ConfigError where one would be without effect, or would leave something of a problem out."""
     messages = [problem.question for problem in problems if not isinstance(problem.question, str)]
     if system and any(message["role"] == "system" for question in messages for message in question):
-        raise ConfigError(
-            "--system", system, "these problems are chat messages that have a system message", "Leave it out"
-        )
-    if template is None:
-        return
-    if "{}" not in template:
+        raise ConfigError("--system", system, "these problems have a system message of their own", "Leave it out")
+    if template is not None and "{}" not in template:
         raise ConfigError("--template", template, "it has no {}, where the question goes", "Add it")
-    if messages:
-        raise ConfigError(
-            "--template", template, "these problems are chat messages, which are taken as they are", "Leave it out"
-        )
+    if template is not None and messages:
+        raise ConfigError("--template", template, "chat messages are taken as they are", "Leave it out")
 
 
 def scoring_of(args: argparse.Namespace) -> tuple[str | None, RowRewards | None]:
@@ -212,12 +196,8 @@ def scoring_of(args: argparse.Namespace) -> tuple[str | None, RowRewards | None]
     if reward == MIXED:
         return reward, RowRewards(args.reward_key or KEY, parse_map(args.reward_map, "--reward_map"), "--")
     if given is not None:
-        raise ConfigError(
-            f"--{given}",
-            getattr(args, given),
-            f"rows name their grader with --reward {MIXED} only",
-            f"Add that, or leave --{given} out",
-        )
+        rule, remedy = f"rows name their grader with --reward {MIXED} only", f"Add that, or leave --{given} out"
+        raise ConfigError(f"--{given}", getattr(args, given), rule, remedy)
     return reward, None
 
 

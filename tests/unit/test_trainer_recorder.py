@@ -11,7 +11,8 @@ from cases import pool_of
 from run_flags import settings_with
 
 from openrlhf_ada.core.types import Ledger, TrainingGroup
-from openrlhf_ada.eval.held_out import HeldOut, PromptAnswers
+from openrlhf_ada.eval.held_out import HeldOut
+from openrlhf_ada.eval.measures import Answered
 from openrlhf_ada.reporting.run_record import read_run
 from openrlhf_ada.reporting.tracking import Trackers
 from openrlhf_ada.rollout.records import GroupRecord, StepRecord
@@ -99,7 +100,7 @@ def test_prediction_is_in_the_prompts_first_row(tmp_path: Path) -> None:
 def held_out(scores: dict[str, list[list[float]]], no_score: int = 0) -> HeldOut:
     return HeldOut(
         2,
-        {name: [PromptAnswers(s, [1] * len(s), [False] * len(s)) for s in groups] for name, groups in scores.items()},
+        {name: [Answered(s, [1] * len(s), [False] * len(s)) for s in groups] for name, groups in scores.items()},
         no_score,
     )
 
