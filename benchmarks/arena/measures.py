@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+
 from benchmarks.arena.learner import AnswerModel, PromptBatch, is_right, right_share, until_end
 from benchmarks.arena.tasks import World
-
 from openrlhf_ada.eval.measures import pass_at_k
 
 ANSWERS = 32
@@ -19,12 +19,12 @@ SEED = 999
 
 @torch.no_grad()
 def measured(model: AnswerModel, world: World) -> dict[str, float]:
-    """Shares of answers: `right`; `working`, whose chain is right; `luck`, right ones among those whose chain is wrong.
+    """Shares of answers: `right`; `working`, whose chain is right; `luck`, right ones of those whose chain is wrong.
 
-    pass@k: shares of prompts. `entropy`: of whole answers, in nats. `tokens`: mean length. With the same random numbers
-    in each call.
+    pass@k: shares of prompts. `entropy`: of whole answers, in nats. `tokens`: mean length. With the same random
+    numbers in each call.
     """
-    batch = PromptBatch.of(world.held_out, np.repeat(np.arange(len(world.held_out)), ANSWERS))
+    batch = PromptBatch.of(world.held_out, np.repeat(np.arange(len(world.held_out)), ANSWERS).tolist())
     tokens = model.sample(batch, torch.Generator().manual_seed(SEED))
     right, working = is_right(tokens, batch), right_share(tokens, batch, world.task) == 1.0
     counts = right.view(-1, ANSWERS).sum(dim=1).tolist()

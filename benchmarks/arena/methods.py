@@ -297,10 +297,10 @@ def _grid_published() -> Iterator[Method]:
     yield Method("dapo-8", dapo, refill=True, estimator="group_norm", **_uniform(8))
     yield Method("right-1", "right answers of 1", estimator="flash_reinforce", **_uniform(1, **RIGHT_ONLY))
     yield Method("right-8", "right answers of 8 (RAFT)", **_uniform(8, **RIGHT_ONLY))
-    wrong = {"by_outcome": (0.0, -1.0)}
-    yield Method("wrong-8", "wrong answers of 8 (NSR, 2506.01347)", **_uniform(8, **SKIP), **wrong)
-    wrong["by_outcome"] = (0.1, -1.0)
-    yield Method("weighted-8", "8, right ones with 0.1 (W-REINFORCE, 2506.01347)", **_uniform(8, **SKIP), **wrong)
+    wrong = Method("wrong-8", "wrong answers of 8 (NSR, 2506.01347)", by_outcome=(0.0, -1.0), **_uniform(8, **SKIP))
+    yield wrong
+    summary = "8, right ones with 0.1 (W-REINFORCE, 2506.01347)"
+    yield replace(wrong, name="weighted-8", summary=summary, by_outcome=(0.1, -1.0))
     for name in ("maxrl", "gvm"):
         yield _published(name)
     of_name = {method.name: method for method in (*_adaptive(), *_right_only())}
@@ -313,10 +313,11 @@ def _grid_least_noise() -> Iterator[Method]:
     predicted = {"baseline": "blend"} | SKIP
     for n in (1, 2, 4):
         summary, more = f"{n} of a prompt, with the baseline of least noise", _uniform(n, **predicted)
-        yield Method(f"lambda-{n}", summary, estimator="flash_reinforce", least_noise=True, **more)
-    summary = "lambda-1 with wrong answers in the first epoch only"
-    once = {"least_noise": True, "wrong_epochs": 1}
-    yield Method("lambda-1-wrong-once", summary, estimator="flash_reinforce", **once, **_uniform(1, **predicted))
+        plain = Method(f"lambda-{n}", summary, estimator="flash_reinforce", least_noise=True, **more)
+        yield plain
+        if n == 1:
+            once = "lambda-1 with wrong answers in the first epoch only"
+            yield replace(plain, name="lambda-1-wrong-once", summary=once, wrong_epochs=1)
     until = _until_right(8) | {"baseline": "estimator"} | SKIP
     summary = "one at a time until one is right, at most 8; all trained, with the baseline of least noise"
     yield Method("lambda-success-8", summary, 1, until, "flash_reinforce", least_noise=True)
