@@ -16,6 +16,7 @@ from benchmarks.arena.campaign import settings_of, starting_point
 from benchmarks.arena.costs import budget_of
 from benchmarks.arena.folders import Result, Results, keep_settings
 from benchmarks.arena.learner import Learner
+from benchmarks.arena.measures import on_hardest
 from benchmarks.arena.methods import METHODS
 from benchmarks.arena.real import rollouts_per_prompt
 from benchmarks.arena.statistics import cost_to
@@ -55,13 +56,14 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True, order=True)
 class Cell:
-    """One trial. `budget`: of BUDGETS."""
+    """One trial. `budget`: of BUDGETS. `prompts`: of a step, where it is not `prompts_of_step`."""
 
     task: str
     method: str
     rate: float
     seed: int
     budget: int
+    prompts: int = 0
 
 
 class Trials(Results[Cell]):
@@ -89,16 +91,18 @@ def run_cell(cell: Cell, folder: Path) -> Result:
     """In a process of its own. `folder`: of starting models."""
     torch.set_num_threads(1)
     world, weights = starting_point(cell.task, cell.seed, folder)
-    trial = Trial(
-        Learner(world, weights, cell.rate, cell.seed), METHODS[cell.method], prompts_of_step(cell.method), cell.seed
-    )
+    learner, prompts = Learner(world, weights, cell.rate, cell.seed), cell.prompts or prompts_of_step(cell.method)
+    trial = Trial(learner, METHODS[cell.method], prompts, cell.seed)
     unit, curve, measures = budget_of(UNIT_ROLLOUTS, COST), Curve(), {}
-    points = marks(cell.budget)
+    points, before = marks(cell.budget), np.empty(0, dtype=np.int64)
     for point in points:
         trial.spend(point * unit, COST)
         curve.add(trial.spent, trial.accuracy())
         if any(abs(point - budget) < 1e-6 for budget in (0, *BUDGETS)):
-            measures[str(round(point))] = {name: round(value, 5) for name, value in trial.measured().items()}
+            found, counts = trial.measured()
+            before = before if point else counts
+            found |= on_hardest(before, counts)
+            measures[str(round(point))] = {name: round(value, 5) for name, value in found.items()}
     accuracy = [round(value, 5) for value in curve.accuracy]
     return {
         "at": [round(point, 4) for point in points],

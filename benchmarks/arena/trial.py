@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.arena.costs import COSTS
 from benchmarks.arena.learner import Answers, Learner, joined, pass_rates
 from benchmarks.arena.least_noise import LeastNoiseFactor, score_norms
-from benchmarks.arena.measures import measured
+from benchmarks.arena.measures import Counts, measured
 from benchmarks.arena.methods import Method
 from benchmarks.arena.weights import effective_weight_of
 from openrlhf_ada.config.choosing import make_chooser
@@ -104,7 +104,7 @@ class Trial:
         """On held-out prompts."""
         return float(pass_rates(self._learner.model, self._learner.world.held_out).mean())
 
-    def measured(self) -> dict[str, float]:
+    def measured(self) -> tuple[dict[str, float], Counts]:
         """See measures.py."""
         return measured(self._learner.model, self._learner.world)
 

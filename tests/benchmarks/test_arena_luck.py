@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.arena.learner import AnswerModel, ChainModel, PromptBatch, _imperfect, is_right, right_share, sample
 from benchmarks.arena.least_noise import LeastNoiseFactor, score_norms
-from benchmarks.arena.measures import ANSWERS, measured
+from benchmarks.arena.measures import ANSWERS, measured, on_hardest
 from benchmarks.arena.tasks import END, FREE, LUCKY, NUM_SYMBOLS, PAD, TAG, World, make_world
 
 
@@ -110,8 +110,11 @@ def test_labels_that_nothing_meets() -> None:
 
 def test_measures_of_an_untrained_model() -> None:
     world = make_world(LUCKY["luck2"], 0)
-    found, again = (measured(model_of(world), world) for _ in range(2))
+    (found, counts), (again, _) = (measured(model_of(world), world) for _ in range(2))
     assert found == again
+    assert found["right"] == pytest.approx(counts.mean() / ANSWERS)
+    parts = on_hardest(counts, counts)
+    assert parts["right_hard"] < found["right"] < parts["right_rest"]
     assert found["right"] <= found["pass8"] <= found["pass32"] <= 1.0
     assert found["working"] < found["right"] and 0.0 < found["luck"] < 0.6
     assert found["pass32"] * 512 == pytest.approx(round(found["pass32"] * 512)), f"of {ANSWERS} answers"
