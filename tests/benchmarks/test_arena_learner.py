@@ -165,7 +165,7 @@ def test_unsolvable_task_starts_as_the_graded_one() -> None:
     assert replace(unsolvable.task, name="graded", summary=graded.task.summary, unsolvable=0.0) == graded.task
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["graded", "hard"])
 def test_starting_models_are_as_the_task_says(name: str) -> None:
     world = make_world(TASKS[name], 0)
