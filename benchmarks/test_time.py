@@ -24,7 +24,16 @@ RESULT = HERE / "results" / "test_time.json"
 QUICK = "tests/unit/test_core_grouping.py"
 
 PARTS = [
-    ["--numprocesses=3", "--dist=worksteal", "-m", "not long", "tests/unit", "tests/contract", "tests/benchmarks"],
+    [
+        "--numprocesses=3",
+        "--dist=loadfile",
+        "--no-loadscope-reorder",
+        "-m",
+        "not long",
+        "tests/contract",
+        "tests/benchmarks",
+        "tests/unit",
+    ],
     ["--numprocesses=2", "--dist=loadfile", "-m", "not long", "tests/e2e", "tests/gpu"],
 ]
 """As `make test` has them, after `make lint`; tests/unit/test_setup.py compares."""

@@ -117,10 +117,7 @@ def test_every_epoch_makes_so_many_updates(epochs: int, updates: int, monkeypatc
     assert sum(gain for gain, _ in made) == pytest.approx(epochs * 8 * positions)
 
 
-OF_EACH_KIND = (
-    *("uniform-4-e2", "grpo-4-skip", "spo-n2", "first-success-8", "balance", "est", "dapo"),
-    *("hora", "pilot-commit", "greso", "weighed-as-est", "choose-4-share"),
-)
+OF_EACH_KIND = (*("uniform-4-e2", "grpo-4-skip", "spo-n2", "balance", "est", "dapo", "greso", "weighed-as-est"),)
 
 
 @pytest.mark.slow
