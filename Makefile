@@ -12,7 +12,7 @@ TORCH := $(shell sed -n 's/^torch==/torch-/p' requirements/cpu.txt)
 # For two cores: some of these tests wait for time limits. Real runs would only take each other's cores.
 SIDE_BY_SIDE := --numprocesses=3 --dist=worksteal
 
-.PHONY: help setup demo demo-toy test check quick-tests gpu-rehearsal chaos audit lint format docs arena-docs site build clean
+.PHONY: help setup demo demo-toy test test-long check quick-tests gpu-rehearsal chaos audit lint format docs arena-docs site build clean
 
 # A line that starts with two number signs is shown as it is; what follows them beside a target is its line.
 help: ## show this text
@@ -38,9 +38,12 @@ demo: $(READY) ## train SmolLM2-135M with Reinforce-Ada on this CPU and show tha
 demo-toy: $(READY) ## the same with a toy model, in under two minutes
 	@$(BIN)/openrlhf-ada demo --toy --run-dir $(RUN_DIR)
 
-test: $(READY) lint ## every test, with the real Ray, DeepSpeed and vLLM
+test: $(READY) lint ## lint, and every test but the long ones, with the real Ray, DeepSpeed and vLLM
 	@$(BIN)/pytest -q $(SIDE_BY_SIDE) tests/unit tests/contract
-	@$(BIN)/pytest -q --numprocesses=2 --dist=loadfile tests/e2e tests/gpu
+	@$(BIN)/pytest -q --numprocesses=2 --dist=loadfile -m "not long" tests/e2e tests/gpu
+
+test-long: $(READY) ## the long tests, which `make test` leaves out: faults of nodes, every method, the notebook
+	@$(BIN)/pytest -q --numprocesses=2 --dist=loadfile -m long tests/e2e
 
 check: $(READY) ## lint, and the fast unit and contract tests: about two minutes on two cores
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint quick-tests

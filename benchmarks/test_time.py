@@ -30,7 +30,7 @@ QUICK = "tests/e2e/test_off_equals_host.py"
 
 PARTS = [
     ["--numprocesses=3", "--dist=worksteal", "tests/unit", "tests/contract"],
-    ["--numprocesses=2", "--dist=loadfile", "tests/e2e", "tests/gpu"],
+    ["--numprocesses=2", "--dist=loadfile", "-m", "not long", "tests/e2e", "tests/gpu"],
 ]
 """As `make test` has them; tests/unit/test_setup.py compares."""
 

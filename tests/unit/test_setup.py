@@ -338,7 +338,7 @@ def test_ci_runs_check_and_test_on_both_versions_of_python() -> None:
     jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"]
     job = jobs["make"]
     assert {"run": "make audit"} in jobs["audit"]["steps"] and len(jobs) == 2
-    assert job["strategy"]["matrix"] == {"target": ["check", "test"], "python": ["3.11", "3.12"]}
+    assert job["strategy"]["matrix"] == {"target": ["check", "test", "test-long"], "python": ["3.11", "3.12"]}
     assert {"run": "make ${{ matrix.target }}"} in job["steps"]
     assert [step["with"]["python-version"] for step in job["steps"] if "setup-python" in step.get("uses", "")] == [
         "${{ matrix.python }}"
