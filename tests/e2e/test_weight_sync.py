@@ -45,7 +45,7 @@ def train_spoiled(flags: list[str], told: str, **variables: str) -> None:
 
 def test_two_workers_have_the_policys_weights_or_the_run_ends(toy: Toy, tmp_path: Path) -> None:
     """Checksums of both are compared in every update; most tensors are cut. Worker 1 dies as the second update begins.
-    The engine that is restarted gets one wrong tensor in its third, so the third step never ends.
+    The engine that is restarted gets one wrong tensor after the third step, which so never ends.
     """
     run, mark = tmp_path / "run", tmp_path / "killed"
     changes: dict[str, Any] = {"actor__adam__lr": 1e-3, "vllm__tensor_parallel_size": 2, "data__max_samples": 64}

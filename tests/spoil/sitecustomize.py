@@ -1,10 +1,10 @@
 """Python imports this in every process of a run with faults (PYTHONPATH): one tensor goes wrong on its way.
 
 SPOIL has one or more of these words. `arrives`: the engine's worker receives other values than were sent. `loads`: it
-receives the right ones, and loads others, which no checksum of what arrives can know. Both from its third update on.
-`leaves`: worker 1 of an engine is killed as the second update begins, once: it then makes the file SPOIL_MARK, and
-`arrives` begins after that. All workers that begin an update have left their number beside that file. Buckets are so
-small that most tensors of the toy model are cut.
+receives the right ones, and loads others, which no checksum of what arrives can know. Both after two right updates.
+`leaves`: worker 1 of an engine is killed as the second update begins, once: it then makes the file SPOIL_MARK, and a
+restarted engine has one more that is right. All workers that begin an update have left their number beside that file.
+Buckets are so small that most tensors of the toy model are cut.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from wrapt import register_post_import_hook
 
 NAME = "model.layers.0.mlp.down_proj.weight"
 UPDATES: list[int] = []
+FIRST_RIGHT = 2
 
 
 def has(fault: str) -> bool:
@@ -44,7 +45,7 @@ def spoil(receiver: Any) -> None:
 
     def spoiled(self: Any, bucket: Any, tensors: Any, *, sums: bool) -> None:
         for spec, tensor in zip(bucket, tensors, strict=True):
-            if spec.name == NAME and len(UPDATES) > 2:
+            if spec.name == NAME and len(UPDATES) > FIRST_RIGHT + has("leaves"):
                 if has("loads"):
                     self.sums += receiver.checksums(tensors) if sums else []
                     sums = False
