@@ -44,7 +44,7 @@ def test_samples_equal_those_of_an_undisturbed_run(toy: Toy, undisturbed: Path, 
     """
     run, rewards = tmp_path / "run", tmp_path / "rewards.py"
     killed = [tmp_path / "actor", tmp_path / "core"]
-    deaths = [(str(done), done.name, call) for done, call in zip(killed, (200, 130), strict=True)]
+    deaths = [(str(done), done.name, call) for done, call in zip(killed, (200, 280), strict=True)]
     rewards.write_text(REWARDS.format(deaths=deaths))
     done_run = train(toy_flags(toy, run, **LONGER, reward__remote_url=rewards))
     told = done_run.stdout + done_run.stderr

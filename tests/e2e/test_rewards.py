@@ -38,11 +38,11 @@ def test_rows_with_a_grader_each_and_a_weighted_sum(toy: Toy, tmp_path: Path) ->
     mine.write_text(MINE)
     graders = ["arithmetic", f"{mine}:same_text"]
     rows = [row | {"reward": graders[number % 2]} for number, row in enumerate(read_jsonl(toy.train)[:64])]
-    rows[5]["input"] = "1+" * 20 + "1="
+    rows[-1]["input"] = "1+" * 20 + "1="
     hopeless = {
         str(number)
         for number, row in enumerate(rows)
-        if number % 2 and number != 5 and (row["label"].endswith("7") or row["label"] == "12")
+        if number % 2 and (row["label"].endswith("7") or row["label"] == "12")
     }
     assert hopeless
     data = tmp_path / "data.jsonl"
@@ -63,12 +63,12 @@ def test_rows_with_a_grader_each_and_a_weighted_sum(toy: Toy, tmp_path: Path) ->
     train(toy_flags(toy, run_dir, **flags))
     check_ledger(run_dir, batch_size=16, group_size=4, cap=8)
     (left_out,) = read_jsonl(run_dir / "left_out.jsonl")
-    assert (left_out["source"], left_out["place"]) == (str(data), "line 6")
+    assert (left_out["source"], left_out["place"]) == (str(data), "line 64")
     assert "the prompt has 42 tokens, and --data.max_len 32 less --rollout.max_new_tokens 4" in left_out["cause"]
     steps, samples = steps_of(run_dir), read_jsonl(run_dir / "samples.jsonl")
     assert sum(row["ada/no_score"] for row in steps) > 0
     assert not hopeless & {sample["prompt_id"] for sample in samples}
-    assert {sample["prompt_id"] for sample in samples} <= {str(number) for number in range(64)} - {"5"}
+    assert {sample["prompt_id"] for sample in samples} <= {str(number) for number in range(63)}
     for sample in samples:
         assert sample["reward"] - sample["metric"] in (0.125, 0.25), "the score is the first reward alone"
         assert 0 < sample["scoring_s"] < 1
