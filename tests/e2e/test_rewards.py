@@ -36,15 +36,15 @@ def test_rows_with_a_grader_each_and_a_weighted_sum(toy: Toy, tmp_path: Path) ->
     """Prompts that do not fit are listed, and those without a score train nothing; neither ends the run."""
     mine = tmp_path / "mine.py"
     mine.write_text(MINE)
-    graders = ["arithmetic", f"{mine}:same_text"]
+    graders = [f"{mine}:same_text", "arithmetic"]
     rows = [row | {"reward": graders[number % 2]} for number, row in enumerate(read_jsonl(toy.train)[:64])]
     rows[-1]["input"] = "1+" * 20 + "1="
     hopeless = {
         str(number)
         for number, row in enumerate(rows)
-        if number % 2 and (row["label"].endswith("7") or row["label"] == "12")
+        if number % 2 == 0 and (row["label"].endswith("7") or row["label"] == "12")
     }
-    assert hopeless
+    assert len(hopeless) > 1
     data = tmp_path / "data.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     run_dir = tmp_path / "run"
