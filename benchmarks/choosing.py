@@ -19,7 +19,7 @@ from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.config.settings import make_policy, resolve
 from openrlhf_ada.core.allocation import allocate, priority
 from openrlhf_ada.core.policies import Estimated, Policy, Sequential
-from openrlhf_ada.core.stopping_paths import State, StoppingPlan
+from openrlhf_ada.core.stopping import State, StoppingPlan
 
 PAGE = Path(__file__).parents[1] / "docs" / "choosing.md"
 GROUP = 4

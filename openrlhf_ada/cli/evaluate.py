@@ -32,10 +32,10 @@ from openrlhf_ada.cli.sampling_flags import (
 )
 from openrlhf_ada.cli.server_flags import add_server_flags, base_url_of, check_server_flags, server_prompts
 from openrlhf_ada.config.flags import ConfigError
-from openrlhf_ada.data.benchmarks import BENCHMARKS, Benchmark, find_benchmark
+from openrlhf_ada.data.benchmarks import BENCHMARKS, find_benchmark
 from openrlhf_ada.data.files import DataError
 from openrlhf_ada.data.labels import about_contradicting, contradicting
-from openrlhf_ada.data.problems import load_problems
+from openrlhf_ada.data.problems import Source, load_problems
 from openrlhf_ada.data.row_rewards import RowRewards
 from openrlhf_ada.eval.results import (
     ModelResults,
@@ -63,12 +63,12 @@ def main(argv: Sequence[str]) -> int:
 def _evaluate(args: argparse.Namespace, progress: Counting) -> Callable[[], None]:
     ks = check_flags(args)
     reward, rewards = scoring_of(args)
-    benchmarks = _benchmarks(args)
+    sources = sources_of(args)
     progress.phase(
         f"evaluating {', '.join(args.model)} on {', '.join(args.benchmark)}, {args.n} answers per problem, "
-        f"{about_templates([benchmark.source for benchmark in benchmarks])}"
+        f"{about_templates(sources)}"
     )
-    suites = load_suites(benchmarks, args, reward, rewards, progress)
+    suites = load_suites(sources, args, reward, rewards, progress)
     longest = None if args.base_url else longest_context(args.model, trusted=args.trust_remote_code)
     sampling = sampling_of(args, longest)
     results = [_answers(model, suites, args, sampling, ks, progress) for model in args.model]
@@ -118,14 +118,13 @@ def _ks(text: str | None, n: int) -> list[int]:
     return sorted(set(map(int, parts)) | {1, min(SIGNAL_GROUP, n)})
 
 
-def _benchmarks(args: argparse.Namespace) -> list[Benchmark]:
-    """With what the flags say of them; raises DataError."""
-    found = map(find_benchmark, args.benchmark)
-    return [replace(benchmark, source=with_given(benchmark.source, args)) for benchmark in found]
+def sources_of(args: argparse.Namespace) -> list[Source]:
+    """The benchmarks, with what the flags say of them; raises DataError."""
+    return [with_given(find_benchmark(spec), args) for spec in args.benchmark]
 
 
 def load_suites(
-    benchmarks: Sequence[Benchmark],
+    sources: Sequence[Source],
     args: argparse.Namespace,
     reward: str | None,
     rewards: RowRewards | None,
@@ -133,12 +132,13 @@ def load_suites(
 ) -> list[ProblemSet]:
     """The problems of each benchmark. `reward`, `rewards`: of `scoring_of`. Raises ConfigError or DataError."""
     suites: list[ProblemSet] = []
-    for benchmark in benchmarks:
-        source = benchmark.source
-        of_rows = rewards and replace(rewards, names={**benchmark.own_reward(), **rewards.names})
+    for source in sources:
+        own = {source.path: source.reward} if source.reward else {}
+        of_rows = rewards and replace(rewards, names={**own, **rewards.names})
         problems = load_problems(source, args.limit, flag="--benchmark", rewards=of_rows, note=progress.note)
         check_template(args.template, args.system, problems)
-        suite = ProblemSet(source.name, {problem.id: problem for problem in problems}, reward or benchmark.reward)
+        of_set = reward or source.reward or "math"
+        suite = ProblemSet(source.name, {problem.id: problem for problem in problems}, of_set)
         distinct = list(suite.problems.values())
         if len(distinct) < len(problems):
             progress.note(f"{source.name}: {len(problems) - len(distinct)} copies of problems are left out")

@@ -35,10 +35,6 @@ def check_candidates(s: Settings, prompts: int, rows: int) -> None:
     """Raises ConfigError where C times the prompts of a step are more than the data set has rows."""
     if s.chooses and s.candidates * prompts > rows:
         most = rows // prompts
-        raise ConfigError(
-            "--ada_candidates",
-            s.candidates,
-            f"times --rollout.batch_size {prompts} these are {s.candidates * prompts} different prompts, and the data "
-            f"has {rows}",
-            f"Use --ada_candidates {most}" if most > 1 else "Leave it out, or give more prompts",
-        )
+        rule = f"times --rollout.batch_size {prompts} these are more different prompts than the {rows} of the data"
+        remedy = f"Use --ada_candidates {most}" if most > 1 else "Leave it out, or give more prompts"
+        raise ConfigError("--ada_candidates", s.candidates, rule, remedy)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import ast
+import inspect
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, field, fields
-from functools import partial
+from functools import lru_cache, partial
+from itertools import pairwise
 from typing import Any
 
 from openrlhf_ada.config.nearest import nearest
@@ -24,33 +28,61 @@ class ConfigError(ValueError):
 Problem = tuple[str, object, str, str]
 """Flag, value, rule, remedy."""
 
+
+def raise_first(problems: Iterable[Problem]) -> None:
+    """As ConfigError."""
+    for problem in problems:
+        raise ConfigError(*problem)
+
+
 Allowed = tuple[Callable[[Any], bool], str, str]
 """Which values a flag takes; else the rule and the remedy of the error."""
 
 
+FULL_MARKS = 0.999999
+"""An answer with full marks scores more: 1, up to rounding."""
+
+
+def imports_of(text: str) -> tuple[str, ...]:
+    """The modules of --ada_code_imports."""
+    return () if text == "none" else tuple(name.strip() for name in text.split(","))
+
+
 def flag(
     default: Any,
-    help_text: str,
+    metavar: str | None = None,
+    within: str = "(-inf, inf)",
     *,
     choices: Collection[str] | None = None,
-    metavar: str | None = None,
     alias: str | None = None,
-    within: str = "(-inf, inf)",
     allowed: Allowed | None = None,
     read_by: Mapping[str, Sequence[object]] | None = None,
 ) -> Any:
-    """A dataclass field that is a flag; its type is the annotation's. With default None the help text says which
-    value is used.
+    """A dataclass field that is a flag; its type is the annotation's, its help the text under it. With default None
+    the help says which value is used.
 
     Args:
+        within: an interval of numbers. `allowed`: a rule for text.
         choices: a table of the method may grow; its names are read when they are needed.
         alias: another name of the flag.
-        within: an interval of numbers. `allowed`: a rule for text.
         read_by: by attribute of the resolved settings, its values with which this flag has an effect; with others
             there is a warning.
     """
-    metadata = {"help": help_text, "choices": choices, "metavar": metavar, "alias": alias}
-    return field(default=default, metadata=metadata | {"within": within, "allowed": allowed, "read_by": read_by or {}})
+    metadata = {"metavar": metavar, "within": within, "choices": choices, "alias": alias, "allowed": allowed}
+    return field(default=default, metadata=metadata | {"read_by": read_by or {}})
+
+
+@lru_cache
+def help_texts(cls: type) -> dict[str, str]:
+    """By field, the text under it in the source. {NAME} in it is a constant of the module."""
+    (body,) = ast.parse(inspect.getsource(cls)).body
+    assert isinstance(body, ast.ClassDef)
+    constants, texts = vars(sys.modules[cls.__module__]), dict[str, str]()
+    for declared, text in pairwise(body.body):
+        if isinstance(declared, ast.AnnAssign) and isinstance(text, ast.Expr):
+            name, said = ast.unparse(declared.target), ast.literal_eval(text.value)
+            texts[name] = " ".join(said.split()).format_map(constants)
+    return texts
 
 
 ADAPTIVE = {"mode": ("seq", "est")}
@@ -77,12 +109,13 @@ def add_flags_of(cls: Any, parser: argparse.ArgumentParser, sections: Mapping[st
         if f.name in sections:
             group = parser.add_argument_group(*sections[f.name])
         names = [f"--ada_{f.name}", f.metadata["alias"]]
-        add_flag(f, group, *(name for name in names if name), dest=f"ada.{f.name}")
+        add_flag(cls, f.name, group, *(name for name in names if name), dest=f"ada.{f.name}")
 
 
-def add_flag(f: Field[Any], group: Any, *names: str, dest: str) -> None:
-    """Add one field to a parser or a group of arguments, under these names."""
-    options: dict[str, Any] = {"dest": dest, "default": f.default, "help": _help(f)}
+def add_flag(cls: Any, field_name: str, group: Any, *names: str, dest: str) -> None:
+    """Add one field of `cls` to a parser or a group of arguments, under these names."""
+    f: Field[Any] = cls.__dataclass_fields__[field_name]
+    options: dict[str, Any] = {"dest": dest, "default": f.default, "help": _help(f, help_texts(cls)[field_name])}
     if kind_of(f) is bool:
         options["action"] = "store_true"
     else:
@@ -125,8 +158,8 @@ def spelt(dotted_name: str) -> str:
     return f"--{dotted_name.replace('ada.', 'ada_', 1) if dotted_name.startswith('ada.') else dotted_name}"
 
 
-def _help(f: Field[Any]) -> str:
-    text = f.metadata["help"].replace("%", "%%")
+def _help(f: Field[Any], text: str) -> str:
+    text = text.replace("%", "%%")
     return text if f.default is None or f.default is False else f"{text} Default: {f.default}."
 
 

@@ -1,4 +1,5 @@
-"""Which combinations of our flags with OpenRLHF's have no meaning or would lose rollouts, checked before any start.
+"""Which values of OpenRLHF's flags, and which combinations with ours, have no meaning, would lose rollouts, or would
+fail minutes later with an error that names no flag. Checked before any start.
 
 `host` is everywhere OpenRLHF's parsed namespace, nested by dots (`host.rollout.n_samples_per_prompt`). A rule yields
 what is wrong; the first of all that is yielded is raised.
@@ -7,14 +8,18 @@ what is wrong; the first of all that is yielded is raised.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 
-from openrlhf_ada.config.batch_rules import BATCH_RULES
-from openrlhf_ada.config.flags import ConfigError, Problem
+from openrlhf_ada.config.flags import Problem, raise_first
 from openrlhf_ada.config.host_values import (
-    check_equal,
-    check_shared_samples,
+    batch_plan,
+    gpus_of,
+    models_in_use,
+    processes_of,
     scored_by_model,
+    shares_gpus,
+    wrong_values,
 )
 from openrlhf_ada.config.method_rules import check_settings
 from openrlhf_ada.config.settings import Settings
@@ -26,23 +31,129 @@ LEAVE_OUT, ONE_OF_TWO = "Leave it out", "Leave one of the two out"
 
 
 def check_against_host(s: Settings, host: SimpleNamespace) -> None:
-    """Refuse combinations of our flags with OpenRLHF's that have no meaning; raises ConfigError."""
-    every_mode = (_weights, _unit_threshold)
-    adaptive = (_scores, _reward_model, _quantile, _raw_scores, _host_modes, _asynchronous)
-    for rule in (*every_mode, *(adaptive if s.mode != "off" else ())):
-        _raise_first(rule(s, host))
+    """Refuse values and combinations that have no meaning; raises ConfigError."""
+    every_mode = (wrong_values, _shared_gpus, _processes, _weights, _unit_threshold, _averages)
+    adaptive = (_scores, _reward_model, _raw_scores, _host_modes, _asynchronous)
+    of_method = (_lengths, _engine_restarts, _critic, _unshaped_rewards, _varying, _batches, _zeros)
+    raise_first(problem for rule in every_mode for problem in rule(s, host))
     if s.mode != "off":
+        raise_first(problem for rule in adaptive for problem in rule(s, host))
         check_settings(s)
-    _raise_first(_loss(s, host))
-    if s.mode == "off":
+        raise_first(problem for rule in of_method for problem in rule(s, host))
+
+
+# -- GPUs, processes and batches --------------------------------------------------------------------------------------
+
+
+def _shared_gpus(s: Settings, host: SimpleNamespace) -> Iterator[Problem]:
+    """Models that share GPUs must have equally many."""
+    train, gpus, workers = host.train, gpus_of(host, "actor"), host.vllm.tensor_parallel_size
+    for is_shared, name, other in (
+        ((train.colocate_actor_ref or train.colocate_all) and host.algo.kl.init_coef > 0, "ref", "actor"),
+        (train.colocate_critic_reward and (s.in_ppo or s.own_critic), "reward", "critic"),
+    ):
+        ours, theirs = getattr(host, name), getattr(host, other)
+        if is_shared and (ours.num_nodes, ours.num_gpus_per_node) != (theirs.num_nodes, theirs.num_gpus_per_node):
+            rule = f"it shares GPUs with the {other}, which has {theirs.num_nodes} x {theirs.num_gpus_per_node}"
+            remedy = "Give both the same nodes and GPUs, or leave out the --train.colocate... flag"
+            yield f"--{name}.num_gpus_per_node", ours.num_gpus_per_node, rule, remedy
+    engines = (host.vllm.num_engines or 0) * workers
+    if shares_gpus(host) and engines != gpus:
+        rule = f"the policy's {gpus} GPUs are shared with {engines} of the engines (--vllm.num_engines x size)"
+        fits = gpus % workers == 0
+        use = f"Use --vllm.num_engines {gpus // workers}" if fits else "Let --vllm.tensor_parallel_size divide them"
+        yield "--train.colocate_all", True, rule, f"{use}, or leave it out"
+
+
+def _processes(s: Settings, host: SimpleNamespace) -> Iterator[Problem]:
+    """DeepSpeed wants whole micro-batches for every process of every model, also of one that only computes."""
+    batch, micro = host.train.batch_size, host.train.micro_batch_size
+    together = host.ds.ring_attn_size * host.ds.tensor_parallel_size
+    others = {"critic": s.own_critic, "reward": scored_by_model(host)}
+    for name in (*models_in_use(host), *(name for name, is_used in others.items() if is_used)):
+        flag, value = f"--{name}.num_gpus_per_node", getattr(host, name).num_gpus_per_node
+        if gpus_of(host, name) % together:
+            rule = f"--ds.ring_attn_size x --ds.tensor_parallel_size = {together} processes have the same samples"
+            yield flag, value, rule, f"Use a multiple of {together}"
+        count = processes_of(host, name)
+        trains_by_tokens = name in ("actor", "critic") and host.train.dynamic_batch_enable
+        if trains_by_tokens or batch % (micro * count) == 0:
+            continue
+        if count != processes_of(host, "actor"):
+            rule = f"its {count} processes x --train.micro_batch_size {micro} must divide --train.batch_size {batch}"
+            yield flag, value, *_as_policy(host, name, rule)
+        rule = f"times the {count} processes of the {name} it must divide --train.batch_size {batch}"
+        yield "--train.micro_batch_size", micro, rule, f"Use a divisor of {batch} / {count}"
+
+
+_WITHOUT = {
+    "ref": ", or --algo.kl.init_coef 0 to train without a KL penalty, which is what needs the reference model",
+    "critic": ", or an --algo.advantage.estimator without a critic, such as dr_grpo",
+}
+
+
+def _as_policy(host: SimpleNamespace, name: str, rule: str) -> tuple[str, str]:
+    """(rule, remedy) where a model has another number of processes than the policy, perhaps OpenRLHF's default."""
+    policy = host.actor.num_gpus_per_node
+    remedy = f"Use --{name}.num_gpus_per_node {policy}, as the policy has{_WITHOUT.get(name, '')}"
+    return f"{rule}, and the policy has {processes_of(host, 'actor')}", remedy
+
+
+def _varying(s: Settings, host: SimpleNamespace) -> Iterator[Problem]:
+    """What needs to know how many rollouts a step trains."""
+    if not s.trains_varying:
         return
-    for rule in (_engine_restarts, _critic, _unshaped_rewards, *BATCH_RULES, _zeros):
-        _raise_first(rule(s, host))
+    plan, why = batch_plan(host, s), "--ada_select all trains as many rollouts as the outcomes ask for"
+    least = plan.prompts * plan.group_size
+    if least < plan.unit:
+        rule = f"{why}, which may be only {least}, and {plan.unit} are the fewest that all processes can train"
+        remedy = f"Use {least} at most; the smaller, the fewer rollouts of a step are left out"
+        yield "--train.batch_size", plan.train_batch, rule, remedy
+    for name in (name for name in models_in_use(host) if name != "ref"):
+        scheduler = getattr(host, name).lr_scheduler
+        if not scheduler.startswith("constant"):
+            rule = f"{why}, so nobody knows when the last update comes"
+            yield f"--{name}.lr_scheduler", scheduler, rule, "Use constant_with_warmup"
+    if host.train.dynamic_batch_enable:
+        rule = f"{why}, and OpenRLHF would train --rollout.batch_size x n of them"
+        yield "--train.dynamic_batch_enable", True, rule, LEAVE_OUT
 
 
-def _raise_first(problems: Iterator[Problem]) -> None:
-    for problem in problems:
-        raise ConfigError(*problem)
+def _batches(s: Settings, host: SimpleNamespace) -> Iterator[Problem]:
+    """Every kept rollout must be trained: OpenRLHF's loader drops an incomplete last batch without a word."""
+    plan = batch_plan(host, s)
+    total = plan.prompts * plan.group_size
+    if not plan.fills_batches(plan.prompts):
+        rule = f"a step trains --rollout.batch_size x n = {total} rollouts, and what fills no batch would be lost"
+        yield "--train.batch_size", plan.train_batch, rule, f"Use a divisor of {total}"
+    processes = {name: processes_of(host, name) for name in models_in_use(host)}
+    if host.train.dynamic_batch_enable:
+        yield from _dynamic_batches(host, processes)
+    elif not plan.is_even(plan.prompts):
+        counts = ", ".join(f"{name} {count}" for name, count in processes.items())
+        rule = (
+            f"the {total} rollouts of a step are not so many full micro-batches of {plan.micro_batch} that all "
+            f"processes get equally many ({counts}): one would wait for the others for ever"
+        )
+        other = next((name for name, count in processes.items() if count != processes["actor"]), None)
+        if other is not None and replace(plan, processes=processes["actor"]).is_even(plan.prompts):
+            count = getattr(host, other).num_gpus_per_node
+            yield f"--{other}.num_gpus_per_node", count, *_as_policy(host, other, rule)
+        remedy = f"Let --rollout.micro_batch_size x {plan.processes} divide {total}"
+        yield "--rollout.micro_batch_size", plan.micro_batch, rule, remedy
+
+
+def _dynamic_batches(host: SimpleNamespace, processes: dict[str, int]) -> Iterator[Problem]:
+    """OpenRLHF deals samples out among the policy's processes; another model's get whole shares of these."""
+    policy, batch, why = processes["actor"], host.train.batch_size, "with --train.dynamic_batch_enable"
+    if batch % policy:
+        rule = f"{why} each of the policy's {policy} processes trains {batch // policy}, and the rest would be lost"
+        yield "--train.batch_size", batch, rule, f"Use a multiple of {policy}"
+    for name, count in processes.items():
+        if policy % count:
+            rule = f"{why} its {count} processes would get unequal shares of what is made for the policy's {policy}"
+            gpus, remedy = getattr(host, name).num_gpus_per_node, f"Use a number of processes that divides {policy}"
+            yield f"--{name}.num_gpus_per_node", gpus, rule, remedy
 
 
 def _host_modes(s: Settings, host: SimpleNamespace) -> Iterator[Problem]:
@@ -55,10 +166,7 @@ def _host_modes(s: Settings, host: SimpleNamespace) -> Iterator[Problem]:
         remedy = f"{LEAVE_OUT}; --ada_unresolved refill does the same"
         yield "--algo.dynamic_filtering_enable", True, rule, remedy
     if host.rollout.top_p < 1:
-        rule = (
-            "it cuts off tokens to which training gives a probability, so the policy that is trained would not be the "
-            "one that samples"
-        )
+        rule = "tokens that it cuts off are trained, so the policy that is trained would not be the one that samples"
         yield "--rollout.top_p", host.rollout.top_p, rule, LEAVE_OUT
 
 
@@ -66,15 +174,26 @@ def _asynchronous(s: Settings, host: SimpleNamespace) -> Iterator[Problem]:
     flag = "--train.partial_rollout_enable"
     partial = host.train.async_enable and host.train.partial_rollout_enable
     if partial and host.algo.advantage.is_correction_level == "off":
-        rule = (
-            f"weights change while prompts are sampled, so that a pool of --ada_mode {s.mode} mixes policies, and "
-            "nothing corrects for that"
-        )
+        rule = "weights change while prompts are sampled, so that a pool mixes policies, and nothing corrects for that"
         yield flag, True, rule, f"Add --algo.advantage.is_correction_level token, or leave {flag} out"
     generated = host.rollout.vllm_generate_batch_size
     if generated is not None and generated != host.rollout.batch_size:
         rule = f"--ada_mode {s.mode} decides itself how much to sample for a batch"
         yield "--rollout.vllm_generate_batch_size", generated, rule, LEAVE_OUT
+
+
+def _zeros(s: Settings, host: SimpleNamespace) -> Iterator[Problem]:
+    """--ada_zeros skip: rollouts of coefficient 0 must have no part in any gradient."""
+    kl, entropy, experts = host.algo.kl.init_coef, host.actor.entropy_coef, host.actor.aux_loss_coef
+    for is_on, flag, value, why in (
+        (s.in_ppo, "--algo.advantage.estimator", "gae", "the critic learns from every rollout"),
+        (kl > 0, "--algo.kl.init_coef", kl, "the KL penalty counts every rollout"),
+        (entropy is not None, "--actor.entropy_coef", entropy, "the entropy is that of every rollout"),
+        (experts > 1e-8, "--actor.aux_loss_coef", experts, "this loss counts every rollout"),
+    ):
+        if s.skips_zeros and is_on:
+            rule = f"{why}, so rollouts of coefficient 0 must be computed too"
+            yield flag, value, rule, "Leave it out, or use --ada_zeros compute"
 
 
 # -- weights: from the policy to the engines --------------------------------------------------------------------------
@@ -88,26 +207,19 @@ def _weights(s: Settings, host: SimpleNamespace) -> Iterator[Problem]:
         rule = "weights are sent by a process group of our own, without Ray"
         yield "--vllm.sync_with_ray", True, rule, LEAVE_OUT
     if host.train.async_enable and host.train.partial_rollout_enable and host.vllm.enable_prefix_caching:
-        rule = (
-            "with --train.partial_rollout_enable weights change while rollouts are running, which would go on with a "
-            "cache that the old weights computed"
-        )
+        rule = "with --train.partial_rollout_enable rollouts would go on with a cache that older weights computed"
         yield "--vllm.enable_prefix_caching", True, rule, ONE_OF_TWO
     if host.ds.param_dtype == "fp16":
         rule = "OpenRLHF's engines compute in bfloat16, and would round the policy's weights"
         yield "--ds.param_dtype", "fp16", rule, LEAVE_OUT
     if host.ds.lora.rank > 0 and host.ds.load_in_4bit:
-        rule = (
-            "engines get the weights with the adapters of --ds.lora.rank merged in, and 4-bit weights cannot hold "
-            "what an adapter adds"
-        )
+        rule = "engines get weights with the adapters of --ds.lora.rank merged in, which 4-bit weights cannot hold"
         yield "--ds.load_in_4bit", True, rule, LEAVE_OUT
 
 
 def _engine_restarts(s: Settings, host: SimpleNamespace) -> Iterator[Problem]:
     """An engine that was started again needs the policy's weights in the middle of a step."""
-    several = host.actor.num_nodes * host.actor.num_gpus_per_node > 1
-    if not (s.engine_restarts and host.train.async_enable and several):
+    if not (s.engine_restarts and host.train.async_enable and gpus_of(host, "actor") > 1):
         return
     rule = (
         "with --train.async_enable an engine that was started again gets its weights while the policy trains, and "
@@ -136,17 +248,16 @@ def _unit_threshold(s: Settings, host: SimpleNamespace) -> Iterator[Problem]:
 
 
 def _scores(s: Settings, host: SimpleNamespace) -> Iterator[Problem]:
-    """Exactly one thing scores rollouts."""
-    model, flag = host.reward.model_name_or_path, "--reward.model_name_or_path"
-    elsewhere = host.reward.remote_url or host.train.agent_func_path
-    if not (elsewhere or model):
-        rule = f"--ada_mode {s.mode} decides on scores while sampling, so something must score every rollout"
-        remedy = f"Give a reward file or URL, a reward model ({flag}), or an agent (--train.agent_func_path)"
-        yield "--reward.remote_url", None, rule, remedy
-    if elsewhere and model:
-        other = "--train.agent_func_path" if host.train.agent_func_path else "--reward.remote_url"
+    """At most one thing scores rollouts."""
+    model, agent = host.reward.model_name_or_path, host.train.agent_func_path
+    if model and (agent or host.reward.remote_url):
+        other = "--train.agent_func_path" if agent else "--reward.remote_url"
+        rule = f"{other} already gives scores, and OpenRLHF would not start this model"
         remedy = f"Leave it or {other} out (a critic starts from --critic.model_name_or_path)"
-        yield flag, model, f"{other} already gives scores, and OpenRLHF would not start this model", remedy
+        yield "--reward.model_name_or_path", model, rule, remedy
+    if s.positive_quantile is not None and s.scores == "unit":
+        rule = "--ada_scores unit keeps scores as they are, and a quantile makes each of them 0 or 1"
+        yield "--ada_positive_quantile", s.positive_quantile, rule, ONE_OF_TWO
 
 
 def _reward_model(s: Settings, host: SimpleNamespace) -> Iterator[Problem]:
@@ -159,20 +270,12 @@ def _reward_model(s: Settings, host: SimpleNamespace) -> Iterator[Problem]:
         rule = "the reward model scores while the engines sample, and on shared GPUs their memory is not free for it"
         remedy = f"{LEAVE_OUT} (--train.colocate_actor_ref stays possible), or {SERVE}"
         yield "--train.colocate_all", True, rule, remedy
-    has_critic = s.in_ppo or s.own_critic
-    if has_critic and host.train.async_enable and host.train.colocate_critic_reward:
+    if (s.in_ppo or s.own_critic) and host.train.async_enable and host.train.colocate_critic_reward:
         rule = "with --train.async_enable the reward model scores while the critic trains on the same GPUs"
         yield "--train.colocate_critic_reward", True, rule, f"{LEAVE_OUT}, or {SERVE}"
-    check_shared_samples(host, "reward")
     if host.data.max_images_per_prompt > 0:
         rule, remedy = "OpenRLHF's reward model is not shown images", "Give a reward file or URL (--reward.remote_url)"
         yield "--reward.model_name_or_path", host.reward.model_name_or_path, rule, remedy
-
-
-def _quantile(s: Settings, host: SimpleNamespace) -> Iterator[Problem]:
-    if s.positive_quantile is not None and s.scores == "unit":
-        rule = "--ada_scores unit keeps scores as they are, and a quantile makes each of them 0 or 1"
-        yield "--ada_positive_quantile", s.positive_quantile, rule, ONE_OF_TWO
 
 
 def _raw_scores(s: Settings, host: SimpleNamespace) -> Iterator[Problem]:
@@ -209,49 +312,27 @@ def _shaped(host: SimpleNamespace, rule: str) -> Iterator[Problem]:
             yield f"--reward.{name}", value, f"it shapes the reward, but {rule}", ONE_OF_TWO
 
 
-# -- critics ----------------------------------------------------------------------------------------------------------
-
-
 def _critic(s: Settings, host: SimpleNamespace) -> Iterator[Problem]:
-    """A critic that predicts pass rates."""
-    if not s.reads_critic:
-        return
-    if s.in_ppo:
-        yield from _value_is_pass_rate(host)
-    else:
-        if host.data.max_images_per_prompt > 0:
-            rule = "OpenRLHF has no critic for prompts with images, and --ada_estimator critic needs one"
-            images = host.data.max_images_per_prompt
-            yield "--data.max_images_per_prompt", images, rule, "Use --ada_estimator ema"
-        if host.train.colocate_critic_reward:
-            check_equal("--reward.num_gpus_per_node", host.reward, host.critic, "the critic (--critic...)")
-    if host.train.async_enable:
-        yield from _critic_answers_alone(host)
-
-
-def _value_is_pass_rate(host: SimpleNamespace) -> Iterator[Problem]:
-    """PPO's critic predicts rewards: a pass rate only where nothing else is in them."""
-    rule = "with --ada_estimator critic PPO's value of a prompt must be its pass rate"
-    kl, gamma = host.algo.kl, host.algo.advantage.gamma
-    if kl.init_coef > 0 and not kl.use_loss:
-        remedy = "Use 0, --algo.kl.use_loss, or --ada_estimator ema"
-        yield "--algo.kl.init_coef", kl.init_coef, rule, remedy
-    if gamma != 1.0:
-        yield "--algo.advantage.gamma", gamma, rule, "Use 1, or --ada_estimator ema"
-    yield from _shaped(host, rule)
-
-
-def _critic_answers_alone(host: SimpleNamespace) -> Iterator[Problem]:
-    """The generator asks it while the trainer trains it, so no process of it may wait for another to answer."""
-    rule = (
-        "with --train.async_enable the critic of --ada_estimator critic is asked while it trains, and its processes "
-        "would wait for each other in different calls"
-    )
-    for name, most in (("zero_stage", 2), ("ring_attn_size", 1), ("tensor_parallel_size", 1)):
-        value = getattr(host.ds, name)
-        if value > most:
-            remedy = f"Use --ds.{name} {most}, --ada_estimator ema, or leave --train.async_enable out"
-            yield f"--ds.{name}", value, rule, remedy
+    """A critic that predicts pass rates. PPO's predicts rewards: a pass rate only where nothing else is in them."""
+    if s.reads_critic and s.in_ppo:
+        rule = "with --ada_estimator critic PPO's value of a prompt must be its pass rate"
+        kl, gamma = host.algo.kl, host.algo.advantage.gamma
+        if kl.init_coef > 0 and not kl.use_loss:
+            remedy = "Use 0, --algo.kl.use_loss, or --ada_estimator ema"
+            yield "--algo.kl.init_coef", kl.init_coef, rule, remedy
+        if gamma != 1.0:
+            yield "--algo.advantage.gamma", gamma, rule, "Use 1, or --ada_estimator ema"
+        yield from _shaped(host, rule)
+    if s.own_critic and host.data.max_images_per_prompt > 0:
+        rule = "OpenRLHF has no critic for prompts with images, and --ada_estimator critic needs one"
+        yield "--data.max_images_per_prompt", host.data.max_images_per_prompt, rule, "Use --ada_estimator ema"
+    if s.reads_critic and host.train.async_enable:
+        # The generator asks it while the trainer trains it, so no process of it may wait for another to answer.
+        rule = "with --train.async_enable it is asked while it trains, and its processes would wait for each other"
+        for name, most in (("zero_stage", 2), ("ring_attn_size", 1), ("tensor_parallel_size", 1)):
+            if (value := getattr(host.ds, name)) > most:
+                remedy = f"Use --ds.{name} {most}, --ada_estimator ema, or leave --train.async_enable out"
+                yield f"--ds.{name}", value, f"a critic predicts pass rates (--ada_estimator critic); {rule}", remedy
 
 
 # -- the average of token losses --------------------------------------------------------------------------------------
@@ -266,34 +347,25 @@ POLICY_LOSSES = {"ppo": False, "gspo": True}
 _BY_SAMPLE = "this loss divides a sample's gradient by its length"
 
 _EXAMPLE = (
-    "With right answers of 100 tokens and wrong ones of 400, {} weigh a prompt of pass rate 0.1 by {} and one of 0.9 "
-    "by {} (1 at 0.5)"
+    "With right answers of 100 tokens and wrong ones of 400, uniform samples weigh a prompt of pass rate 0.1 by 1.48 "
+    "and one of 0.9 by 0.52 (1 at 0.5)"
 )
 
-_SAMPLE_EXAMPLE = _EXAMPLE.format("uniform samples", 1.48, 0.52)
 
-_POSITIVES_EXAMPLE = "A right answer of 400 tokens counts a quarter of one of 100"
-
-
-def _loss(s: Settings, host: SimpleNamespace) -> Iterator[Problem]:
-    """Averages that contradict each other or a correction."""
-    mode = host.actor.loss_agg_mode
+def _averages(s: Settings, host: SimpleNamespace) -> Iterator[Problem]:
+    mode, rule = host.actor.loss_agg_mode, f"--ada_loss {s.loss} is another way to average the same losses"
     if s.loss != "host" and mode != "token-mean":
-        yield (
-            "--actor.loss_agg_mode",
-            mode,
-            f"--ada_loss {s.loss} is another way to average the same losses",
-            ONE_OF_TWO,
-        )
-    needs = CORRECTIONS[s.correction].needs
-    if s.mode == "off" or Need.SUMMED_TOKENS not in needs:
-        return
-    promise = f"so --ada_correction {s.correction} would miss its objective"
-    found = _divides_by_length(s, host)
-    if found is not None:
-        name, value, instead = found
-        example = _POSITIVES_EXAMPLE if Need.NO_BASELINE in needs else _SAMPLE_EXAMPLE
-        yield name, value, f"{_BY_SAMPLE}, {promise}. {example}", f"Use {instead}"
+        yield "--actor.loss_agg_mode", mode, rule, ONE_OF_TWO
+
+
+def _lengths(s: Settings, host: SimpleNamespace) -> Iterator[Problem]:
+    """A loss that divides by a sample's length contradicts a correction."""
+    needs, found = CORRECTIONS[s.correction].needs, _divides_by_length(s, host)
+    if found is not None and Need.SUMMED_TOKENS in needs:
+        positives = "A right answer of 400 tokens counts a quarter of one of 100"
+        example = positives if Need.NO_BASELINE in needs else _EXAMPLE
+        rule = f"{_BY_SAMPLE}, so --ada_correction {s.correction} would miss its objective. {example}"
+        yield *found[:2], rule, f"Use {found[2]}"
 
 
 def loss_warnings(s: Settings, host: SimpleNamespace) -> list[str]:
@@ -302,8 +374,9 @@ def loss_warnings(s: Settings, host: SimpleNamespace) -> list[str]:
     if s.mode == "off" or found is None:
         return []
     name, value, instead = found
-    why = f"{_BY_SAMPLE}, so lengths weigh prompts, too. {_SAMPLE_EXAMPLE}"
-    return [f"{name} {value}: {why}. To leave lengths out, use {instead}"]
+    return [
+        f"{name} {value}: {_BY_SAMPLE}, so it weighs prompts, too. {_EXAMPLE}. To leave lengths out, use {instead}"
+    ]
 
 
 def _divides_by_length(s: Settings, host: SimpleNamespace) -> tuple[str, str, str] | None:
@@ -318,18 +391,3 @@ def _divides_by_length(s: Settings, host: SimpleNamespace) -> tuple[str, str, st
         instead = "--actor.loss_agg_mode token-mean, alone or with --ada_loss sequence-constant"
         return "--actor.loss_agg_mode", mode, instead
     return None
-
-
-def _zeros(s: Settings, host: SimpleNamespace) -> Iterator[Problem]:
-    """--ada_zeros skip: rollouts of coefficient 0 must have no part in any gradient."""
-    kl, entropy, experts = host.algo.kl.init_coef, host.actor.entropy_coef, host.actor.aux_loss_coef
-    parts = [
-        (s.in_ppo, "--algo.advantage.estimator", "gae", "the critic learns from every rollout"),
-        (kl > 0, "--algo.kl.init_coef", kl, "the KL penalty counts every rollout"),
-        (entropy is not None, "--actor.entropy_coef", entropy, "the entropy is that of every rollout"),
-        (experts > 1e-8, "--actor.aux_loss_coef", experts, "this loss counts every rollout"),
-    ]
-    for is_on, flag, value, why in parts:
-        if s.skips_zeros and is_on:
-            rule = f"{why}, so rollouts of coefficient 0 must be computed too"
-            yield flag, value, rule, "Leave it out, or use --ada_zeros compute"

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from openrlhf_ada.config.flags import SOME, ConfigError, Problem
+from openrlhf_ada.config.flags import SOME, Problem, raise_first
 from openrlhf_ada.config.schema import PREDICTORS, SCORES, UNRESOLVED, AdaConfig
 from openrlhf_ada.config.settings import Settings
 from openrlhf_ada.core.advantages import BASELINES, ESTIMATORS
@@ -33,9 +33,8 @@ MATCHED_OBJECTIVE = Piece(None, lacks={Need.LOG_OBJECTIVE: "is another"})
 
 def check_settings(settings: Settings) -> None:
     """Raises ConfigError for the first combination without a meaning. Modes seq and est only."""
-    for rules in (_sizes, _budget, _first_rollouts, _own_policy, _baseline, _needs, _select_all, _weights):
-        for problem in rules(settings):
-            raise ConfigError(*problem)
+    rules = (_sizes, _budget, _first_rollouts, _own_policy, _baseline, _needs, _select_all, _weights)
+    raise_first(problem for rule in rules for problem in rule(settings))
 
 
 # -- what pieces of the method need of each other ---------------------------------------------------------------------
@@ -144,15 +143,10 @@ def _select_all(s: Settings) -> Iterator[Problem]:
     n, size = s.group_size, s.budget if s.mode == "est" else s.max_samples
     if s.trains_varying:
         if s.wave < n:
-            rule = (
-                f"with --ada_select all a prompt trains what it has drawn: --rollout.n_samples_per_prompt {n} or more"
-            )
+            rule = f"with --ada_select all a prompt trains what it draws: --rollout.n_samples_per_prompt {n} or more"
             yield "--ada_wave", s.wave, rule, f"Use --ada_wave {n}"
     elif s.trains_all and (size != n or s.gate is not None):
-        rule = (
-            f"a step trains exactly --rollout.batch_size x n rollouts, n being {n}, so all can be trained only where "
-            f"that many are drawn"
-        )
+        rule = f"a step trains --rollout.batch_size x {n} rollouts, so all can be trained only where as many are drawn"
         yield "--ada_select", s.select, rule, f"Use --ada_mode est with --ada_budget {n}, or another selection"
 
 
@@ -189,10 +183,7 @@ def _weights(s: Settings) -> Iterator[Problem]:
         yield "--ada_correction", s.correction, rule, remedy
     at_own_rate = Need.SILENT_UNRESOLVED in baseline.lacks and Need.PREDICTION not in baseline.needs
     if at_own_rate and s.scores == "raw" and Need.WEIGHT in needs and s.objective != "linear":
-        rule = (
-            f"the weight of --ada_objective {s.objective} is then taken at the pool's own pass rate, which is 0 for a "
-            f"pool without a positive, and multiplies its raw scores"
-        )
+        rule = f"--ada_objective {s.objective} takes its weight at the pool's own pass rate, 0 without a positive"
         remedy = "Leave it out for a prediction, or use --ada_objective linear"
         yield "--ada_baseline", s.baseline, rule, remedy
 

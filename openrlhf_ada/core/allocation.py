@@ -8,12 +8,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from openrlhf_ada.core.pieces import Need, Piece, Table
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from openrlhf_ada.core.types import Floats, Ints
 
 PRIORITIES: Table[Callable[[Floats], Floats]] = Table()
 """Functions u(p), shape (B,): the number of rollouts is drawn in proportion to it."""

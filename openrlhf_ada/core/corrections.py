@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from openrlhf_ada.core.advantages import Bools, Floats
 from openrlhf_ada.core.objectives import Objective, TabulatedObjective
 from openrlhf_ada.core.pieces import Need, Table
+from openrlhf_ada.core.types import Bools, Floats
 
 
 @dataclass(frozen=True, slots=True)

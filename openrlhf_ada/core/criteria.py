@@ -6,11 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from openrlhf_ada.core.pieces import Table, Trait
-
-Floats = NDArray[np.float64]
+from openrlhf_ada.core.types import Floats
 
 LEAST_VALUE = 0.1
 """Of the largest possible value, 1: what seems worthless is sampled now and then."""

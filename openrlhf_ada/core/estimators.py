@@ -11,12 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from openrlhf_ada.core.row_table import RowTable, missing_names
-from openrlhf_ada.core.types import RewardScale
-
-Floats = NDArray[np.float64]
+from openrlhf_ada.core.types import Bools, Floats, Ints, RewardScale
 
 _COLUMNS = ("draws", "positives", "seen_at", "misses")
 
@@ -49,7 +47,7 @@ class RateEstimator(ABC):
     def population_mean(self) -> float:
         """Expected pass rate of a prompt that was never seen."""
 
-    def given_up(self, rows: ArrayLike) -> NDArray[np.bool_]:
+    def given_up(self, rows: ArrayLike) -> Bools:
         """Which rows get the least number of rollouts now, shape (B,)."""
         return self._table.of(rows)[-1] >= (self.give_up or np.inf)
 
@@ -75,12 +73,12 @@ class RateEstimator(ABC):
         self._learn(np.asarray(rows, dtype=np.int64), n, k)
         self.step += 1
 
-    def _start(self, rows: NDArray[np.int64], draws: Floats, positives: Floats) -> None:
+    def _start(self, rows: Ints, draws: Floats, positives: Floats) -> None:
         """Evidence from before the run; rows are different."""
         self._learn(rows, draws, positives)
 
     @abstractmethod
-    def _learn(self, rows: NDArray[np.int64], draws: Floats, positives: Floats) -> None:
+    def _learn(self, rows: Ints, draws: Floats, positives: Floats) -> None:
         """A step's evidence; a row may come more than once."""
 
     @abstractmethod
@@ -139,7 +137,7 @@ class PassRateCounts(RateEstimator):
         rates, visits = self._population
         return float((rates + self.prior_strength * self.prior_mean) / (visits + self.prior_strength))
 
-    def _learn(self, rows: NDArray[np.int64], draws: Floats, positives: Floats) -> None:
+    def _learn(self, rows: Ints, draws: Floats, positives: Floats) -> None:
         self._population *= 0.5 ** (1.0 / self.half_life)
         for row, drawn, hits in zip(rows.tolist(), draws, positives, strict=True):
             self._observe_visit(row, drawn, hits)
@@ -209,7 +207,7 @@ class RewardMeans:
     half_life: float
     _sums: Floats = field(default_factory=lambda: np.zeros((2, 2)))  # [negative, positive] x [sum of rewards, count]
 
-    def observe(self, rewards: Floats, positive: NDArray[np.bool_]) -> None:
+    def observe(self, rewards: Floats, positive: Bools) -> None:
         """One step's samples, shapes (N,) each."""
         self._sums *= 0.5 ** (1.0 / self.half_life)
         for outcome in (0, 1):

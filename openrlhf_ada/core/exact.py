@@ -11,15 +11,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from openrlhf_ada.core.grouping import GroupBuilder, UnbiasedRate
 from openrlhf_ada.core.objectives import effective_weight
 from openrlhf_ada.core.pieces import Trait
 from openrlhf_ada.core.policies import Estimated, Sequential, TwoStage
-from openrlhf_ada.core.stopping_paths import StoppingPlan
-
-Floats = NDArray[np.float64]
+from openrlhf_ada.core.stopping import ExitRule, StoppingPlan
+from openrlhf_ada.core.types import Floats, Ints
 
 End = tuple[int, int, float, UnbiasedRate]
 """An end of sampling: (N drawn, K positive, its probability, the pass rate without stopping bias)."""
@@ -54,7 +53,7 @@ def sequential_weight(policy: Sequential, p: float, predicted: float | None = No
 
 def drawn_weight(builder: GroupBuilder, drawn: int, p: float, predicted: float | None = None) -> Weight:
     """The same for a prompt that gets `drawn` rollouts, whatever they show."""
-    plan = StoppingPlan(0, 0, drawn, drawn, drawn)
+    plan = StoppingPlan(ExitRule(0, 0, builder.selection.threshold), drawn, drawn, drawn)
     return _weight(builder, _ends(plan, p), p, p if predicted is None else predicted)
 
 
@@ -69,7 +68,7 @@ def estimated_weights(policy: Estimated, rates: ArrayLike, at: ArrayLike | None 
     return [drawn_weight(policy.builder, int(split[i]), float(p[i])) for i in chosen]
 
 
-def expected_split(policy: Estimated, rates: Floats) -> NDArray[np.int64]:
+def expected_split(policy: Estimated, rates: Floats) -> Ints:
     """Rollouts of each prompt of a batch whose pass rates are predicted right, shape (B,)."""
     return policy.split(rates, np.zeros(len(rates), dtype=bool), np.arange(len(rates)))
 
@@ -144,8 +143,7 @@ def _weight(builder: GroupBuilder, ends: Iterable[End], p: float, predicted: flo
 
 
 def _kept(builder: GroupBuilder, scores: Floats, positives: int) -> Iterator[tuple[float, tuple[int, ...]]]:
-    """(probability, indices) of the groups that a pool of 0/1 scores, positives first, can lead to. Raises ValueError
-    for a selection that does not say how many it keeps of each outcome (`Trait`)."""
+    """(probability, indices) of each group of a pool of 0/1 scores, positives first; ValueError without a `Trait`."""
     selection = builder.selection
     drawn, n = len(scores), selection.group_size
     if selection.has(Trait.OUTCOMES_BY_COUNT):

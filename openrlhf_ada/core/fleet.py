@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import heapq
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from math import inf
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
-from openrlhf_ada.core.scheduling import FinishedPool, Request, Scheduler
+from openrlhf_ada.core.scheduling import FinishedPool, Progress, Request, Scheduler
 from openrlhf_ada.core.types import PromptKey, Sample
 
 Payload = TypeVar("Payload")
@@ -97,6 +97,9 @@ ATTEMPTS = 2
 """How often a rollout is tried until it has a score, with the same seed: a reward server may have been away."""
 
 
+REPORT_EVERY_S = 0.5
+
+
 @dataclass(frozen=True, slots=True)
 class DispatchLimits:
     """Rollouts on an engine at a time: `slots` at most, and speculation up to `speculative` in all.
@@ -118,7 +121,6 @@ class Dispatcher(Generic[AnswerT]):
     def __init__(self, fleet: Fleet[AnswerT], slots: int) -> None:
         self._fleet, self._slots = fleet, slots
         self._loads = [0] * fleet.num_engines
-        self._emptiest = [(0, engine) for engine in range(fleet.num_engines)]
         self._prefix_engines: dict[PromptKey, int] = {}
         self._engine_of: dict[Request, int] = {}
         self._down: set[int] = set()
@@ -146,7 +148,6 @@ class Dispatcher(Generic[AnswerT]):
         for event in self._fleet.wait():
             if isinstance(event, EngineUp):
                 self._down.discard(event.engine)
-                self._add_load(event.engine, 0)
             elif isinstance(event, EngineDown):
                 events += map(Lost, self._close(event.engine))
             else:
@@ -166,16 +167,17 @@ class Dispatcher(Generic[AnswerT]):
     def _place(self, request: Request) -> int:
         engine = self._prefix_engines.get(request.key)
         if engine is None or engine in self._down or self._loads[engine] >= self._slots:
-            engine = self._find_emptiest()
+            up = (other for other in range(len(self._loads)) if other not in self._down)
+            engine = min(up, key=self._loads.__getitem__)
             self._prefix_engines.setdefault(request.key, engine)
         self._engine_of[request] = engine
-        self._add_load(engine, 1)
+        self._loads[engine] += 1
         return engine
 
     def _release(self, request: Request) -> None:
         if request not in self._engine_of:
             raise RuntimeError(f"an engine answered {request}, which is not outstanding")
-        self._add_load(self._engine_of.pop(request), -1)
+        self._loads[self._engine_of.pop(request)] -= 1
 
     def _close(self, engine: int) -> list[Request]:
         """Returns the outstanding requests of an engine that died."""
@@ -186,17 +188,6 @@ class Dispatcher(Generic[AnswerT]):
         # Its prefix cache is gone.
         self._prefix_engines = {key: cached for key, cached in self._prefix_engines.items() if cached != engine}
         return lost
-
-    def _find_emptiest(self) -> int:
-        while True:
-            load, engine = self._emptiest[0]
-            if load == self._loads[engine] and engine not in self._down:
-                return engine
-            heapq.heappop(self._emptiest)
-
-    def _add_load(self, engine: int, by: int) -> None:
-        self._loads[engine] += by
-        heapq.heappush(self._emptiest, (self._loads[engine], engine))
 
 
 def run(
@@ -216,10 +207,7 @@ def run(
     dispatcher = Dispatcher(fleet, limits.slots)
     num_given_up = 0
     while not scheduler.is_done:
-        dispatcher.send(
-            (scheduler.take_required, limits.slots),
-            (scheduler.take_speculative, limits.speculative),
-        )
+        dispatcher.send((scheduler.take_required, limits.slots), (scheduler.take_speculative, limits.speculative))
         needless: list[Request] = []
         for event in dispatcher.wait():
             if isinstance(event, Failed):
@@ -247,3 +235,24 @@ def _report(scheduler: Scheduler[Payload], event: Ended[Payload] | Lost, attempt
     else:
         scheduler.lose(request)
     return []
+
+
+def sampling_progress(
+    report: Callable[..., object], clock: Callable[[], float]
+) -> Callable[[Callable[[], Progress]], None]:
+    """To be called with a scheduler's `progress` whenever engines have answered. `report` gets its fields, and the
+    seconds since this scheduler's sampling began: at the first call, and then every REPORT_EVERY_S."""
+    current: Callable[[], Progress] | None = None
+    began = reported_at = 0.0
+
+    def look(read_progress: Callable[[], Progress]) -> None:
+        nonlocal current, began, reported_at
+        now = clock()
+        if read_progress is not current:
+            current, began, reported_at = read_progress, now, -inf
+        # To look at thousands of pools takes longer than to read an answer.
+        if now - reported_at >= REPORT_EVERY_S:
+            reported_at = now
+            report(**asdict(read_progress()), seconds=now - began)
+
+    return look

@@ -10,14 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from openrlhf_ada.core.advantages import BASELINES, ESTIMATORS, Bools, Drawn, Floats, is_spread
+from openrlhf_ada.core.advantages import BASELINES, ESTIMATORS, Drawn, is_spread
 from openrlhf_ada.core.corrections import CORRECTIONS, KeptSamples
 from openrlhf_ada.core.objectives import Objective, TabulatedObjective
 from openrlhf_ada.core.pieces import Need, Trait
 from openrlhf_ada.core.selection import Selection
-from openrlhf_ada.core.types import PromptPool, RewardScale, TrainingGroup
+from openrlhf_ada.core.types import Bools, Floats, Ints, PromptPool, RewardScale, TrainingGroup
 
 UnbiasedRate = Callable[[int, int], float]
 """(drawn, positives) -> the estimate of a pass rate without stopping bias."""
@@ -141,8 +140,7 @@ class GroupBuilder:
         return self._has(Need.SUMMED_TOKENS)
 
     def _lacks(self, need: Need) -> bool:
-        """Does the baseline lack this? Without WHOLE_POOL it reads the kept samples alone. Without SILENT_UNRESOLVED
-        it is from outside the pool, so that a pool of one outcome has a gradient."""
+        """Does the baseline lack this: WHOLE_POOL (it reads kept samples), SILENT_UNRESOLVED (it is from outside)?"""
         return need in BASELINES[self.baseline].lacks
 
     def _has_gradient(self, scores: Floats, positive: Bools) -> bool:
@@ -156,8 +154,7 @@ class GroupBuilder:
         return predicts or not self._weighs or self.graded or bool(positive.any())
 
     def _is_resolved(self, scores: Floats) -> bool:
-        """Does the pool show more than one outcome? To a correction, which works with pass rates, partial credit is
-        none; else scores that differ are, whatever a length penalty makes of their rewards."""
+        """Are there two outcomes? To a correction partial credit is none; else scores that differ are two."""
         if not self._weighs:
             return is_spread(scores)
         positive = scores > self.selection.threshold
@@ -181,7 +178,7 @@ class GroupBuilder:
             raise ValueError(f"baseline {self.baseline!r} needs a pass rate known before sampling, and there is none")
         return share, predicted
 
-    def _advantages(self, scores: Floats, drawn: Drawn, index: NDArray[np.int64]) -> Floats:
+    def _advantages(self, scores: Floats, drawn: Drawn, index: Ints) -> Floats:
         """r - b of the kept samples as OpenRLHF's estimator has them, shape (k,); 0 where there is no difference."""
         if self._lacks(Need.WHOLE_POOL):
             if not self.graded and not self._lacks(Need.SILENT_UNRESOLVED) and not is_spread(scores[index]):
@@ -197,8 +194,7 @@ class GroupBuilder:
         return estimator.function(advantages, drawn.rewards)[index]
 
     def _stratum_factors(self, kept_positive: Bools, share: float) -> Floats:
-        """share / (k+/k) for kept positives, (1 - share) / (k-/k) for kept negatives, k of them in all; shape (k,).
-        With share = K/N the kept samples, so weighted, have the pool's average."""
+        """share / (k+/k) for kept positives, (1 - share) / (k-/k) for kept negatives, k of them in all; shape (k,)."""
         kept, num_pos = len(kept_positive), int(kept_positive.sum())
         if self.selection.has(Trait.FAIR_SAMPLE):
             return np.ones(kept)

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from openrlhf_ada.core.pieces import Need, Table
+from openrlhf_ada.core.types import Floats
 
 OBJECTIVES: Table[Callable[[float], float]] = Table()
 """Functions p -> f'(p)."""
@@ -89,7 +90,7 @@ class TabulatedObjective:
         return math.exp(np.interp(_logit(p), _logit(np.array(self.rates)), np.log(self.weights)))
 
 
-def _logit(p: ArrayLike) -> NDArray[np.float64]:
+def _logit(p: ArrayLike) -> Floats:
     rate = np.asarray(p, dtype=np.float64)
     return np.log(rate / (1.0 - rate))
 

@@ -14,12 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from openrlhf_ada.core.estimators import RateEstimator
 from openrlhf_ada.core.row_table import RowTable, missing_names
-
-Floats = NDArray[np.float64]
+from openrlhf_ada.core.types import Floats, Ints
 
 PRIOR_VARIANCE = 4.0
 """Of a prompt's ease, in logits squared: a prompt one deviation from the mean is passed 12 % or 88 % of the time."""
@@ -68,17 +67,17 @@ class PromptRatings(RateEstimator):
     def population_mean(self) -> float:
         return float(_mean_rate(np.array([self.ability]), np.array([PRIOR_VARIANCE]))[0])
 
-    def _start(self, rows: NDArray[np.int64], draws: Floats, positives: Floats) -> None:
+    def _start(self, rows: Ints, draws: Floats, positives: Floats) -> None:
         # In shares, as a run would see them: the ability is learned before the last prompts are rated.
         for part in np.array_split(np.arange(len(rows)), max(len(rows) // 64, 1)):
             self._update(rows[part], draws[part], positives[part])
 
-    def _learn(self, rows: NDArray[np.int64], draws: Floats, positives: Floats) -> None:
+    def _learn(self, rows: Ints, draws: Floats, positives: Floats) -> None:
         unique, visit = np.unique(rows, return_inverse=True)
         drawn, hits = (np.bincount(visit, counts, len(unique)).astype(np.float64) for counts in (draws, positives))
         self._update(unique, drawn, hits)
 
-    def _update(self, rows: NDArray[np.int64], n: Floats, k: Floats) -> None:
+    def _update(self, rows: Ints, n: Floats, k: Floats) -> None:
         """Rows are different. Ability first, from what all outcomes have in common; then every prompt's ease."""
         ease, variance = self._ratings(rows)
         p = _mean_rate(self.ability + ease, variance)

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-Floats = NDArray[np.float64]
+from openrlhf_ada.core.types import Floats, Ints
 
 
 class RowTable:
@@ -46,7 +46,7 @@ class RowTable:
             fresh = np.repeat(self._defaults, max(missing, len(self)), axis=1)
             self._values = np.concatenate([self._values, fresh], axis=1)
 
-    def state(self, rows: NDArray[np.int64]) -> dict[str, Any]:
+    def state(self, rows: Ints) -> dict[str, Any]:
         """These rows as plain lists."""
         columns = {name: self._values[i, rows].tolist() for i, name in enumerate(self._columns)}
         return {"rows": rows.tolist()} | columns

@@ -9,15 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from openrlhf_ada.core.pieces import Need, Table, Trait
+from openrlhf_ada.core.types import Floats, Ints
 
-Indices = tuple[int, ...]
-
-SELECTIONS: Table[Callable[[NDArray[np.float64], int, float, np.random.Generator], list[int] | NDArray[np.int64]]] = (
-    Table()
-)
+SELECTIONS: Table[Callable[[Floats, int, float, np.random.Generator], list[int] | Ints]] = Table()
 """Functions (scores, n, threshold, generator) -> indices of n samples, in any order."""
 
 
@@ -29,7 +25,7 @@ class Selection:
     group_size: int
     threshold: float
 
-    def keep(self, scores: NDArray[np.float64], rng: np.random.Generator) -> Indices:
+    def keep(self, scores: Floats, rng: np.random.Generator) -> tuple[int, ...]:
         """Indices (ascending) of the kept samples; raises ValueError if the pool holds fewer than n (not with `all`).
 
         `scores`: float64, shape (N,), in index order.
@@ -50,7 +46,7 @@ class Selection:
 
 
 @SELECTIONS.add("balanced", traits={Trait.OUTCOMES_BY_COUNT})
-def balanced(scores: NDArray[np.float64], n: int, threshold: float, rng: np.random.Generator) -> list[int]:
+def balanced(scores: Floats, n: int, threshold: float, rng: np.random.Generator) -> list[int]:
     """Up to floor(n/2) positives, negatives for the rest, spares filled from either (Reinforce-Ada, Algorithm 2)."""
     positive = scores > threshold
     positives, negatives = np.flatnonzero(positive), np.flatnonzero(~positive)
@@ -59,7 +55,7 @@ def balanced(scores: NDArray[np.float64], n: int, threshold: float, rng: np.rand
 
 
 @SELECTIONS.add("random", lacks={Need.POSITIVES_KEPT: "may keep none"}, traits={Trait.FAIR_SAMPLE})
-def random(scores: NDArray[np.float64], n: int, threshold: float, rng: np.random.Generator) -> NDArray[np.int64]:
+def random(scores: Floats, n: int, threshold: float, rng: np.random.Generator) -> Ints:
     """Any n: the group is a fair sample of the pool."""
     return rng.permutation(len(scores))[:n]
 
@@ -67,7 +63,7 @@ def random(scores: NDArray[np.float64], n: int, threshold: float, rng: np.random
 @SELECTIONS.add(
     "max_variance", lacks={Need.FAIR_OUTCOMES: "keeps the extremes of a pool"}, traits={Trait.OUTCOMES_BY_COUNT}
 )
-def max_variance(scores: NDArray[np.float64], n: int, threshold: float, rng: np.random.Generator) -> NDArray[np.int64]:
+def max_variance(scores: Floats, n: int, threshold: float, rng: np.random.Generator) -> Ints:
     """The i best and the n - i worst, for the i at which scores vary most (PODS, arXiv 2504.13818). Ties between
     samples are broken by chance, ties between values of i towards half and half."""
     shuffled = rng.permutation(len(scores))
@@ -77,7 +73,7 @@ def max_variance(scores: NDArray[np.float64], n: int, threshold: float, rng: np.
     best = np.arange(n + 1)
     worst = n - best
 
-    def total(cumulative: NDArray[np.float64]) -> NDArray[np.float64]:
+    def total(cumulative: Floats) -> Floats:
         return cumulative[worst] + cumulative[-1] - cumulative[len(ranked) - best]
 
     variance = total(squares) / n - (total(sums) / n) ** 2
@@ -87,7 +83,7 @@ def max_variance(scores: NDArray[np.float64], n: int, threshold: float, rng: np.
 
 
 @SELECTIONS.add("best_random", lacks={Need.FAIR_OUTCOMES: "prefers the best of a pool"}, traits={Trait.BEST_AND_FAIR})
-def best_random(scores: NDArray[np.float64], n: int, threshold: float, rng: np.random.Generator) -> NDArray[np.int64]:
+def best_random(scores: Floats, n: int, threshold: float, rng: np.random.Generator) -> Ints:
     """The best sample, ties by chance, and n - 1 random others (PF-PPO's best-random filter, arXiv 2409.06957; its
     code has n = 2 and takes the first of the best)."""
     best = int(rng.choice(np.flatnonzero(scores == scores.max())))
@@ -95,6 +91,6 @@ def best_random(scores: NDArray[np.float64], n: int, threshold: float, rng: np.r
 
 
 @SELECTIONS.add("all", lacks={Need.ONE_GROUP_SIZE: "trains every rollout drawn"}, traits={Trait.OUTCOMES_BY_COUNT})
-def everything(scores: NDArray[np.float64], n: int, threshold: float, rng: np.random.Generator) -> NDArray[np.int64]:
+def everything(scores: Floats, n: int, threshold: float, rng: np.random.Generator) -> Ints:
     """The whole pool, whatever its size (Reinforce-Ada, Algorithm 1)."""
     return np.arange(len(scores))

@@ -13,6 +13,9 @@ from itertools import compress
 from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
+
+Floats, Ints, Bools = NDArray[np.float64], NDArray[np.int64], NDArray[np.bool_]
 
 PromptKey: TypeAlias = int
 """Identity of one prompt *visit*: unique within a run, so the same dataset row seen twice has two keys."""
@@ -213,11 +216,6 @@ class Ledger:
         self.aborted += total.rollouts
         self.drawn_tokens += total.tokens
         self.aborted_tokens += total.tokens
-
-    def add(self, other: Ledger) -> None:
-        """Accumulate another ledger (a step into a run)."""
-        for name in Ledger.__dataclass_fields__:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def check(self, *, drawn: int) -> None:
         """Raise RuntimeError unless the sums balance and match `drawn`, counted independently at dispatch."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from openrlhf_ada.config.nearest import did_you_mean
 from openrlhf_ada.data.files import DataError
@@ -13,26 +13,13 @@ BOXED = "{}\nPlease reason step by step, and put your final answer within \\boxe
 """The prompt of the published evaluations of mathematics."""
 
 
-@dataclass(frozen=True, slots=True)
-class Benchmark:
-    """`reward`: a named reward."""
-
-    source: Source
-    reward: str
-    is_known: bool = True
-
-    def own_reward(self) -> dict[str, str]:
-        """Its grader by its path, for the reward `mixed`; nobody knows what a user's file needs."""
-        return {self.source.path: self.reward} if self.is_known else {}
-
-
-def _math(name: str, path: str, split: str, question: str, label: str) -> Benchmark:
-    return Benchmark(Source(name, path, split, question, label, BOXED), "math")
+def _math(name: str, path: str, split: str, question: str, label: str) -> Source:
+    return Source(name, path, split, question, label, BOXED, "math")
 
 
 BENCHMARKS = {
-    benchmark.source.name: benchmark
-    for benchmark in (
+    source.name: source
+    for source in (
         _math("math500", "HuggingFaceH4/MATH-500", "test", "problem", "answer"),
         _math("gsm8k", "openai/gsm8k@main", "test", "question", "answer"),
         _math("minerva", "math-ai/minervamath", "test", "question", "answer"),
@@ -59,23 +46,19 @@ def name_and_path(spec: str) -> tuple[str, str]:
     return (spec, "") if os.path.lexists(spec) else (name, path)
 
 
-def find_benchmark(spec: str) -> Benchmark:
-    """`name`, `name=path` (a local copy), `reasoning_gym:<task>`, or the path of a file.
-
-    Raises:
-        DataError: there is no such benchmark.
-    """
+def find_benchmark(spec: str) -> Source:
+    """Of `name`, `name=path` (a local copy), `reasoning_gym:<task>`, or the path of a file; raises DataError."""
     name, path = name_and_path(spec)
     if name.startswith("reasoning_gym:"):
-        return Benchmark(Source(name, name), "reasoning_gym")
+        return Source(name, name, reward="reasoning_gym")
     if name in BENCHMARKS:
         known = BENCHMARKS[name]
         if not path:
             return known
         # A copy may have other column names: they are detected.
-        return replace(known, source=replace(known.source, path=path, question_key=None, label_key=None))
+        return replace(known, path=path, question_key=None, label_key=None)
     if path or "/" in name or "." in name:
-        return Benchmark(Source(name.rpartition("/")[2].partition(".")[0], path or name), "math", is_known=False)
+        return Source(name.rpartition("/")[2].partition(".")[0], path or name)
     raise DataError(
         f"--benchmark {spec}: expected one of {', '.join(BENCHMARKS)}, reasoning_gym:<task>, or the path of a .jsonl "
         f"or .parquet file.{did_you_mean(name, BENCHMARKS)}"

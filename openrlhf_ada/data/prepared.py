@@ -18,7 +18,6 @@ from openrlhf_ada.config import program
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.data.files import DataError
 from openrlhf_ada.data.problems import Problem
-from openrlhf_ada.eval.intervals import wilson
 from openrlhf_ada.reward.mixed import label_of
 
 TRAIN_FILE, ALL_FILE, CARD_FILE = "train.parquet", "all.parquet", "README.md"
@@ -68,25 +67,20 @@ def rows_of(
     difficulties: Sequence[Difficulty], inputs: Mapping[str, Any], labels: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
     """Rows of the Parquet files. `inputs`, `labels`: by problem id, of one type each."""
-    rows: list[dict[str, Any]] = []
-    for d in difficulties:
-        low, high = wilson(d.positives, d.draws)
-        rows.append(
-            {
-                "id": d.problem.id,
-                "input": inputs[d.problem.id],
-                "label": labels[d.problem.id],
-                "datasource": d.problem.source,
-                DRAWS: d.draws,
-                POSITIVES: d.positives,
-                "pass_rate": d.pass_rate,
-                "pass_rate_low": low,
-                "pass_rate_high": high,
-                "mean_tokens": d.mean_tokens,
-                "truncated": d.truncated,
-            }
-        )
-    return rows
+    return [
+        {
+            "id": d.problem.id,
+            "input": inputs[d.problem.id],
+            "label": labels[d.problem.id],
+            "datasource": d.problem.source,
+            DRAWS: d.draws,
+            POSITIVES: d.positives,
+            "pass_rate": d.pass_rate,
+            "mean_tokens": d.mean_tokens,
+            "truncated": d.truncated,
+        }
+        for d in difficulties
+    ]
 
 
 def uniform_labels(problems: Sequence[Problem]) -> dict[str, Any]:
@@ -169,8 +163,8 @@ configs: [{{config_name: default, data_files: {TRAIN_FILE}}}]
 # {len(kept)} problems with measured pass rates
 
 Made by `openrlhf-ada prepare-data`. Each problem has the number of answers that were sampled (`{DRAWS}`), how many
-were right (`{POSITIVES}`), and the pass rate with Wilson's 95 % interval. Pass rates are of the model below, at its
-temperature and length; another model's are others.
+were right (`{POSITIVES}`), and the pass rate. Pass rates are of the model below, at its temperature and length;
+another model's are others.
 
 | | |
 |---|---|

@@ -68,7 +68,8 @@ class Problem:
 class Source:
     """Where problems come from. `path`: a hub id (with `@config`), a file or pattern, or `reasoning_gym:<task>`;
     `split` of a hub id; `question_key`, `label_key`: columns, dots for nested ones, None to recognise them;
-    `template`: the prompt, with {} for the question; `size`, `seed`: of a task."""
+    `template`: the prompt, with {} for the question; `reward`: its grader, None where nobody knows what a user's file
+    needs; `size`, `seed`: of a task."""
 
     name: str
     path: str
@@ -76,6 +77,7 @@ class Source:
     question_key: str | None = None
     label_key: str | None = None
     template: str = AS_IT_IS
+    reward: str | None = None
     size: int = 200
     seed: int = 0
 

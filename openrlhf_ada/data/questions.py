@@ -49,9 +49,8 @@ def question_and_label(row: Any, columns: Columns) -> tuple[Any, Any]:
         )
     for key, name in ((columns.input_key, "input_key"), (columns.label_key, "label_key")):
         if key is not None and value_at(row, key) is MISSING:
-            raise UnfitError(
-                f"has no key {key!r}; it has {names_of(row)}: set {columns.flags}{name} to one of them, or add the key"
-            )
+            has = "the keys " + ", ".join(map(repr, row)) if row else "no keys"
+            raise UnfitError(f"has no key {key!r}; it has {has}: set {columns.flags}{name} to one, or add the key")
     key = columns.input_key
     try:
         question = _question(value_at(row, key))
@@ -283,8 +282,3 @@ def type_name(value: Any) -> str:
     if isinstance(value, numbers) or type(value) in names:
         return f"a JSON {names.get(type(value), 'number')}"
     return f"a {type(value).__name__}"
-
-
-def names_of(row: Mapping[str, Any]) -> str:
-    """Its keys, for a message."""
-    return "the keys " + ", ".join(map(repr, row)) if row else "no keys"

@@ -157,12 +157,12 @@ def answered(
             groups[row.problem].append(row)
     found = [
         Answered(
-            problem,
             [row.score or 0.0 for row in group],
-            [(row.score or 0.0) > right_above for row in group],
-            None if same is None else [same(row.answer or "") for row in group],
             [math.nan if row.tokens is None else row.tokens for row in group],
             [row.truncated for row in group],
+            [(row.score or 0.0) > right_above for row in group],
+            problem,
+            None if same is None else [same(row.answer or "") for row in group],
             [math.nan if row.surprise is None else row.surprise for row in group],
         )
         for problem, group in groups.items()

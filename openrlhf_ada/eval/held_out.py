@@ -12,23 +12,13 @@ from openrlhf_ada.eval.measures import Answered, per_problem
 from openrlhf_ada.reporting.quantiles import half_width
 
 
-@dataclass(frozen=True, slots=True)
-class PromptAnswers:
-    """The answers to one prompt that have a score: score, tokens, and whether it was cut off."""
-
-    scores: Sequence[float]
-    tokens: Sequence[int]
-    truncated: Sequence[bool]
-
-
 @dataclass
 class HeldOut:
     """One evaluation. `per_prompt`: answers that were sampled for each prompt. `no_score`: answers without a score,
-    which enter no figure (R2). A prompt none of whose answers has a score is not here.
-    """
+    which enter no figure. A prompt none of whose answers has a score is not here."""
 
     per_prompt: int
-    by_source: dict[str, list[PromptAnswers]] = field(default_factory=dict)
+    by_source: dict[str, list[Answered]] = field(default_factory=dict)
     no_score: int = 0
 
     @property
@@ -64,7 +54,8 @@ def evaluation_metrics(held_out: HeldOut, positive_above: float) -> dict[str, fl
     """
     n = held_out.per_prompt
     by_source = {
-        source: [_answered(prompt, positive_above) for prompt in group] for source, group in held_out.by_source.items()
+        source: [replace(prompt, right=[score > positive_above for score in prompt.scores]) for prompt in group]
+        for source, group in held_out.by_source.items()
     }
     answered = [prompt for group in by_source.values() for prompt in group]
     complete = any(a.n == n for a in answered)
@@ -83,11 +74,6 @@ def evaluation_metrics(held_out: HeldOut, positive_above: float) -> dict[str, fl
             for source, group in by_source.items()
         },
     }
-
-
-def _answered(prompt: PromptAnswers, positive_above: float) -> Answered:
-    right = [score > positive_above for score in prompt.scores]
-    return Answered("", prompt.scores, right, None, prompt.tokens, prompt.truncated, [float("nan")] * len(right))
 
 
 def best_metric_names(n: int) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from openrlhf_ada.eval.intervals import Floats, exchange_p_value, score_interval
+from openrlhf_ada.eval.intervals import Floats, score_interval
 from openrlhf_ada.reporting.quantiles import half_width
 
 
@@ -21,23 +21,23 @@ from openrlhf_ada.reporting.quantiles import half_width
 class Answered:
     """The answers to one problem that have a score, in order of their index.
 
-    `scores`: what the grader gave; `right`: what the task says of them. `groups`: which answers are the same (any
-    labels, "" for a response without an answer; None where answers are not compared). `tokens`: response lengths;
-    NaN where not known. `surprise`: mean negative log-probability per token, in nats; NaN where it was not asked for.
+    `scores`: what the grader gave; `right`: what the task says of them, if it has been asked. `tokens`: response
+    lengths; NaN where not known. `groups`: which answers are the same (any labels, "" for one without an answer;
+    None where answers are not compared). `surprise`: mean negative log-probability per token, in nats.
     """
 
-    problem: str
     scores: Sequence[float]
-    right: Sequence[bool]
-    groups: Sequence[str] | None
     tokens: Sequence[float]
     truncated: Sequence[bool]
-    surprise: Sequence[float]
+    right: Sequence[bool] = ()
+    problem: str = ""
+    groups: Sequence[str] | None = None
+    surprise: Sequence[float] = (math.nan,)
 
     @property
     def n(self) -> int:
         """How many answers have a score."""
-        return len(self.right)
+        return len(self.scores)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +52,9 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Difference(Estimate):
-    """A mean difference over the same problems. `num_differing`: problems at which the two are not equal; `p_value`:
-    see `intervals.exchange_p_value`."""
+    """A mean difference over the same problems. `num_differing`: problems at which the two are not equal."""
 
     num_differing: int
-    p_value: float
 
 
 def per_problem(answered: Sequence[Answered], n: int, ks: Sequence[int]) -> dict[str, Floats]:
@@ -120,7 +118,7 @@ def estimate(values: Floats, *, share: bool = False) -> Estimate:
 
 
 def difference(values: Floats, reference: Floats) -> Difference:
-    """Mean difference of shares over the same problems in the same order, with its score interval and exact test."""
+    """Mean difference of shares over the same problems in the same order, with its score interval."""
     gains = values - reference
     # Equal shares of other numbers of answers may differ by rounding.
     gains[np.abs(gains) < 1e-9] = 0.0
@@ -129,7 +127,6 @@ def difference(values: Floats, reference: Floats) -> Difference:
         *score_interval(gains, -1.0, 1.0),
         num_problems=len(gains),
         num_differing=int(np.count_nonzero(gains)),
-        p_value=exchange_p_value(gains),
     )
 
 

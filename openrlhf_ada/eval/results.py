@@ -165,7 +165,7 @@ def difference_lines(results: Sequence[ModelResults]) -> list[str]:
     """One line per model and benchmark, against the first model."""
     return [
         f"{benchmark}: {result.model} - {results[0].model} = {100 * value.mean:+.1f} points "
-        f"[{100 * value.low:+.1f}, {100 * value.high:+.1f}], p = {value.p_value:.2g}; "
+        f"[{100 * value.low:+.1f}, {100 * value.high:+.1f}]; "
         f"{value.num_differing} of {value.num_problems} problems differ"
         for result in results[1:]
         for benchmark, value in differences(results[0], result).items()

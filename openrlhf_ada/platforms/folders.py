@@ -41,7 +41,8 @@ def hold(folder: Path, flag: str) -> None:
             return
         descriptor = os.open(place / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        raise unwritable(folder, flag, error) from error
+        rule = f"nothing can be written there ({error.filename or folder}: {error.strerror})"
+        raise ConfigError(flag, str(folder), rule, "Take another folder") from error
     try:
         # Of POSIX's kind: children do not inherit it.
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -59,11 +60,6 @@ def hold(folder: Path, flag: str) -> None:
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"process {os.getpid()} on {platform.node()}".encode(), 0)
     _held[place] = descriptor
-
-
-def unwritable(folder: Path, flag: str, error: OSError) -> ConfigError:
-    what = f"{error.filename or folder}: {error.strerror}"
-    return ConfigError(flag, str(folder), f"nothing can be written there ({what})", "Take another folder")
 
 
 def said_of_full(folder: Path) -> str:

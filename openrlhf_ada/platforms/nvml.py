@@ -92,7 +92,11 @@ def wait_for_room(share: float, count: int, given: Sequence[int | str]) -> None:
     """
     end = time.monotonic() + RELEASE_S
     while True:
-        gpus = [gpu for index, gpu in enumerate(read_driver().gpus) if not given or _is_among(given, index, gpu)]
+        gpus = [
+            gpu
+            for index, gpu in enumerate(read_driver().gpus)
+            if not given or any(str(name) == str(index) or gpu.uuid.startswith(str(name)) for name in given)
+        ]
         with_room = [gpu for gpu in gpus if gpu.free >= share * gpu.total]
         # Of an engine that lies on several nodes, the GPUs of this one.
         if len(with_room) >= min(count, len(gpus)):
@@ -105,7 +109,3 @@ def wait_for_room(share: float, count: int, given: Sequence[int | str]) -> None:
                 f"lower share, or --ds.enable_sleep, leaves room for it"
             )
         time.sleep(POLL_S)
-
-
-def _is_among(given: Sequence[int | str], index: int, gpu: Gpu) -> bool:
-    return any(str(name) == str(index) or gpu.uuid.startswith(str(name)) for name in given)

@@ -68,15 +68,13 @@ def escaped(text: str) -> str:
 def html_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1, css_class: str = "") -> str:
     """A table that scrolls by itself. Cells are HTML; the first `left` columns have text that may be long."""
     head = "".join(f"<th{' class=left' if i < left else ''}>{name}</th>" for i, name in enumerate(header))
+    wide = ' class="left wide"'
     body = "".join(
-        "<tr>" + "".join(f"<td{_wide(i < left)}>{cell}</td>" for i, cell in enumerate(row)) + "</tr>" for row in rows
+        "<tr>" + "".join(f"<td{wide if i < left else ''}>{cell}</td>" for i, cell in enumerate(row)) + "</tr>"
+        for row in rows
     )
     table = f"<table class='{css_class}'><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     return f'<div class="scroll">{table}</div>'
-
-
-def _wide(is_left: bool) -> str:
-    return ' class="left wide"' if is_left else ""
 
 
 def _hash(script: str) -> str:

@@ -36,7 +36,10 @@ def redact(config: Mapping[str, object]) -> dict[str, object]:
     worth knowing and hide nothing), the value after such a flag in a list of command-line arguments, and logins or
     keys inside URLs, wherever they stand.
     """
-    return {name: _redact_entry(name, value) for name, value in config.items()}
+    return {
+        name: REMOVED if looks_secret(str(name)) and not isinstance(value, bool | None) else _redact_value(value)
+        for name, value in config.items()
+    }
 
 
 def redact_words(words: Sequence[str]) -> list[str]:
@@ -59,15 +62,9 @@ def secret_values(config: Mapping[str, object], environment: Mapping[str, str]) 
     return found
 
 
-def _redact_entry(name: str, value: object) -> object:
-    if looks_secret(name) and value is not None and not isinstance(value, bool):
-        return REMOVED
-    return _redact_value(value)
-
-
 def _redact_value(value: object) -> object:
     if isinstance(value, Mapping):
-        return {name: _redact_entry(str(name), inner) for name, inner in value.items()}
+        return redact(value)
     if isinstance(value, list | tuple):
         return _redact_list(list(value))
     if isinstance(value, str):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ SAMPLE_CHARS = 12
 NUMBERS = ("step", "key", "index", "metric", "reward", "tokens")
 """Keys that every row has, all of them numbers."""
 
-SOME_NUMBERS, SOME_TEXTS = ("coefficient", "predicted"), ("prompt", "label", "response")
+SOME_NUMBERS, TEXTS = ("coefficient", "predicted"), ("prompt", "label", "response")
 """Keys that a row may have, or have as null."""
 
 
@@ -68,43 +69,36 @@ class Visit:
         return int(differs[0]) + 1 if len(differs) else None
 
 
-@dataclass(slots=True)
-class _Draft:
-    """Rows of one visit, as far as they are read."""
-
-    prompt_id: str
-    rows: list[tuple[float, ...]] = field(default_factory=list)
-    predicted: float | None = None
-    num_chars: int = 0
-
-    def add(self, row: Row) -> None:
-        coefficient = row.get("coefficient")
-        coefficient = float("nan") if coefficient is None else coefficient
-        # Records of older versions do not say what was positive.
-        positive = bool(row.get("positive", row["metric"] > 0.5))
-        self.rows.append((row["index"], row["metric"], row["reward"], coefficient, row["tokens"], positive))
-        self.num_chars += sum(len(row.get(name) or "") for name in SOME_TEXTS)
-        if row.get("predicted") is not None:
-            self.predicted = row["predicted"]
-
-    def finished(self, step: int, key: int) -> Visit:
-        _, scores, rewards, coefficients, tokens, positive = np.array(sorted(self.rows), dtype=np.float64).T
-        figures = (scores, rewards, coefficients, tokens.astype(np.int64), positive > 0)
-        return Visit(step, key, self.prompt_id, *figures, self.predicted, self.num_chars)
-
-
 def read_visits(run: Run) -> list[Visit]:
     """Every recorded visit, by step and key; empty if no samples were recorded (mode off).
 
-    Raises:
-        RunDamageError: a row that is no sample, by file and line.
+    Raises RunDamageError for a row that is no sample, by file and line.
     """
-    drafts: dict[tuple[int, int], _Draft] = {}
+    drafts: dict[tuple[int, int], list[tuple[float, ...]]] = {}
+    names: dict[tuple[int, int], str] = {}
     path = run.run_dir / SAMPLES_FILE
     for line, row in read_rows(path) if path.exists() else ():
         _check_types(path, line, row)
-        drafts.setdefault((row["step"], row["key"]), _Draft(_prompt_id(row))).add(row)
-    return [drafts[identity].finished(*identity) for identity in sorted(drafts)]
+        identity = row["step"], row["key"]
+        names.setdefault(identity, _prompt_id(row))
+        drafts.setdefault(identity, []).append(_figures(row))
+    return [_visit(*identity, names[identity], drafts[identity]) for identity in sorted(drafts)]
+
+
+def _figures(row: Row) -> tuple[float, ...]:
+    coefficient, predicted = (math.nan if row.get(n) is None else row[n] for n in SOME_NUMBERS)
+    # Records of older versions do not say what was positive.
+    positive = row.get("positive", row["metric"] > 0.5)
+    num_chars = sum(len(row.get(name) or "") for name in TEXTS)
+    return row["index"], row["metric"], row["reward"], coefficient, row["tokens"], positive, predicted, num_chars
+
+
+def _visit(step: int, key: int, prompt_id: str, figures: Sequence[tuple[float, ...]]) -> Visit:
+    table = np.array(sorted(figures), dtype=np.float64).T
+    _, scores, rewards, coefficients, tokens, positive, predicted, num_chars = table
+    known = predicted[~np.isnan(predicted)].tolist()
+    samples = (scores, rewards, coefficients, tokens.astype(np.int64), positive > 0)
+    return Visit(step, key, prompt_id, *samples, known[0] if known else None, int(num_chars.sum()))
 
 
 def _prompt_id(row: Row) -> str:
@@ -117,7 +111,7 @@ def _check_types(path: Path, line: int, row: Row) -> None:
         value = row.get(name)
         if not is_number(value) and (name in NUMBERS or value is not None):
             raise damage(path, f"{name!r} is {value!r}, expected a number", line)
-    for name in SOME_TEXTS:
+    for name in TEXTS:
         if not isinstance(row.get(name), str | None):
             raise damage(path, f"{name!r} is {row[name]!r}, expected a text", line)
 

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any, Self
 
-from openrlhf_ada.config.run_flags import imports_of
+from openrlhf_ada.config.flags import imports_of
 from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.reward.grade import CodeRules, TimedGrade
 from openrlhf_ada.reward.worker import MAY_TAKE

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from openrlhf_ada.config.run_flags import FULL_MARKS
+from openrlhf_ada.config.flags import FULL_MARKS
 from openrlhf_ada.reward.grade import NoScoreError, TimedGrade
 from openrlhf_ada.reward.pool import GraderPool, GradingLimits
 

@@ -11,7 +11,8 @@ from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
 from openrlhf_ada.core.types import Ledger
-from openrlhf_ada.eval.held_out import HeldOut, PromptAnswers
+from openrlhf_ada.eval.held_out import HeldOut
+from openrlhf_ada.eval.measures import Answered
 from openrlhf_ada.host.generator import HostGenerator
 from openrlhf_ada.host.tokenizer import SharedTokenizer
 from openrlhf_ada.reward.reward_function import short
@@ -20,8 +21,7 @@ from openrlhf_ada.rollout.records import RolloutBatch
 
 class RecordedGenerator(HostGenerator):
     """Counts what a batch cost (OpenRLHF's filter may reject some of what was drawn) and remembers the last
-    evaluation. It sends its tokenizer by name.
-    """
+    evaluation. It sends its tokenizer by name."""
 
     held_out: HeldOut
 
@@ -114,8 +114,8 @@ def _accuracy(samples: list[Experience]) -> float | None:
     return statistics.fmean(scores) if scores and all(0.0 <= score <= 1.0 for score in scores) else None
 
 
-def _answers(samples: list[Experience]) -> PromptAnswers:
-    return PromptAnswers(
+def _answers(samples: list[Experience]) -> Answered:
+    return Answered(
         [float(sample.scores[0]) for sample in samples],
         _lengths(samples),
         [bool(sample.truncated[0]) for sample in samples],

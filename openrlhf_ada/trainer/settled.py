@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 
+from openrlhf_ada.config.flags import FULL_MARKS
 from openrlhf_ada.config.host_values import scored_by_model
 from openrlhf_ada.config.preset_flags import is_given
-from openrlhf_ada.config.run_flags import FULL_MARKS
 from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.config.settings import Settings, resolve
 from openrlhf_ada.reward.names import split_names

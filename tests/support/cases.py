@@ -8,8 +8,7 @@ from typing import Any
 from openrlhf_ada.core.grouping import GroupBuilder
 from openrlhf_ada.core.policies import Sequential
 from openrlhf_ada.core.selection import Selection
-from openrlhf_ada.core.stopping import ExitRule
-from openrlhf_ada.core.stopping_paths import StoppingPlan
+from openrlhf_ada.core.stopping import ExitRule, StoppingPlan
 from openrlhf_ada.core.types import PromptPool, Sample
 
 THRESHOLD = 0.5

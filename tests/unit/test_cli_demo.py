@@ -10,8 +10,8 @@ from recorded_runs import CONFIG, log_pools
 
 from openrlhf_ada.cli import demo
 from openrlhf_ada.cli.train_ppo_ray import parse
+from openrlhf_ada.config.flags import FULL_MARKS
 from openrlhf_ada.config.method_rules import without_effect
-from openrlhf_ada.config.run_flags import FULL_MARKS
 from openrlhf_ada.reporting.run_log import RunLog
 from openrlhf_ada.trainer.preflight import check_without_files
 from openrlhf_ada.trainer.settled import threshold_notes

@@ -16,8 +16,7 @@ import pytest
 from openrlhf_ada.cli import evaluate, prepare_data
 from openrlhf_ada.cli.sample_answers import fitting_prompts
 from openrlhf_ada.cli.sampling_flags import Sampling, as_messages, check_template, host_namespace, sampling_of
-from openrlhf_ada.config.flags import ConfigError
-from openrlhf_ada.config.run_flags import FULL_MARKS
+from openrlhf_ada.config.flags import FULL_MARKS, ConfigError
 from openrlhf_ada.data.benchmarks import BOXED
 from openrlhf_ada.data.examples import DataSets, read_examples
 from openrlhf_ada.data.files import DataError
@@ -114,10 +113,10 @@ def test_folders_of_different_models_differ() -> None:
 def test_own_files_get_no_instruction_and_benchmarks_get_theirs(problems: str, capsys: Any) -> None:
     """A copy of a benchmark is the benchmark. What is made of a prompt is said first."""
     for spec, template in ((problems, "{}"), ("org/name", "{}"), (f"math500={problems}", BOXED), ("aime24", BOXED)):
-        (benchmark,) = evaluate._benchmarks(parsed("--benchmark", spec))
-        assert benchmark.source.template == template
-        (given,) = evaluate._benchmarks(parsed("--benchmark", spec, "--template", "{}!"))
-        assert given.source.template == "{}!"
+        (benchmark,) = evaluate.sources_of(parsed("--benchmark", spec))
+        assert benchmark.template == template
+        (given,) = evaluate.sources_of(parsed("--benchmark", spec, "--template", "{}!"))
+        assert given.template == "{}!"
     for spec, template in ((problems, "{}"), ("org/name", "{}"), (f"openr1-math={problems}", BOXED)):
         args = prepare_data.build_parser().parse_args([spec, "--model", "m", "--out", "o", "--reward", "math"])
         assert prepare_data.source_of(spec, args).template == template
@@ -151,7 +150,7 @@ def test_a_training_and_eval_make_the_same_prompt(
 ) -> None:
     monkeypatch.setattr(host_tokenizer, "load_tokenizer", lambda *_: Tokenizer(chat=chat))
     Path(problems).write_text(json.dumps({"input": question, "label": "2"}))
-    (problem,) = load_problems(evaluate._benchmarks(parsed("--benchmark", problems))[0].source)
+    (problem,) = load_problems(evaluate.sources_of(parsed("--benchmark", problems))[0])
     prompts, _ = fitting_prompts("m", [problem], parsed(), sampling_of(parsed()))
     if not chat and question != "1+1=":
         with pytest.raises(DataError, match="line 1: 'input' holds chat messages"):
@@ -199,12 +198,13 @@ def test_template_or_system_message_without_effect_is_refused() -> None:
         check_template(None, "S", [Problem("id", [{"role": "system", "content": "S"}], "1", "s")])
 
 
+@pytest.mark.slow
 def test_contradicting_labels_are_told_and_not_mistaken_for_notations(problems: str, capsys: Any) -> None:
     rows = [("a", "1/2"), ("a", "0.5"), ("b", "1"), ("b ", "2"), ("b", "3"), ("c", "1")]
     Path(problems).write_text("".join(json.dumps({"input": q, "label": label}) + "\n" for q, label in rows))
     with Counting() as progress:
         args = parsed("--benchmark", problems)
-        evaluate.load_suites(evaluate._benchmarks(args), args, None, None, progress)
+        evaluate.load_suites(evaluate.sources_of(args), args, None, None, progress)
     (said,) = (line for line in capsys.readouterr().err.splitlines() if "contradict" in line)
     assert "3 of 6 rows" in said and "line 3 and" in said and "line 4" in said
 

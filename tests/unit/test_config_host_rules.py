@@ -181,7 +181,8 @@ def test_prompts_with_images_have_no_critic(refusal: Refusal) -> None:
     """OpenRLHF refuses PPO's critic for them; a critic of our own reads text alone as well."""
     images = {"--data.max_images_per_prompt": "1", "--ada_mode": "est"}
     assert "critic" in str(refusal(images | {ESTIMATOR: "gae"}))
-    assert "critic" in str(refusal(images | {ESTIMATOR: "dr_grpo", "--ada_estimator": "critic"}))
+    own = {ESTIMATOR: "dr_grpo", "--ada_estimator": "critic", "--critic.num_gpus_per_node": "1"}
+    check_refusal(refusal(images | own), "--data.max_images_per_prompt is 1", "--ada_estimator ema")
 
 
 # -- what is switched on ---------------------------------------------------------------------------------------------

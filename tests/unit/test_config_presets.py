@@ -16,7 +16,7 @@ import pytest
 
 from openrlhf_ada.cli.train_ppo_ray import parse
 from openrlhf_ada.config import presets
-from openrlhf_ada.config.flags import ConfigError, spelt
+from openrlhf_ada.config.flags import ConfigError, help_texts, spelt
 from openrlhf_ada.config.method_rules import without_effect
 from openrlhf_ada.config.objective_notes import objective_notes
 from openrlhf_ada.config.preset_flags import named_method
@@ -102,7 +102,7 @@ def test_a_start_reads_the_file_of_its_method_and_what_it_rests_on(
 
 
 def test_help_lists_the_names() -> None:
-    text = AdaConfig.__dataclass_fields__["method"].metadata["help"]
+    text = help_texts(AdaConfig)["method"]
     assert all(re.search(rf"\b{re.escape(name)}[,.]", text) for name in METHODS)
 
 

@@ -21,7 +21,7 @@ from openrlhf_ada.core.objectives import OBJECTIVES, Objective, effective_weight
 from openrlhf_ada.core.pieces import Need
 from openrlhf_ada.core.policies import Sequential
 from openrlhf_ada.core.selection import Selection
-from openrlhf_ada.core.stopping_paths import StoppingPlan
+from openrlhf_ada.core.stopping import ExitRule, StoppingPlan
 from openrlhf_ada.core.types import PromptPool, TrainingGroup
 
 RATES = (0.01, 0.05, 0.3, 0.5, 0.9, 0.99)
@@ -209,7 +209,7 @@ def estimated_weight(p: float, drawn: int, n: int, predicted: float | None = Non
         group = builder.build(ended_with(drawn, positives), np.random.default_rng(0), predicted)
         return effective_weight(group.coefficients, [i < positives for i in group.indices], p, n)
 
-    return expected_weight(StoppingPlan(0, 0, drawn, drawn, drawn), p, weight)
+    return expected_weight(StoppingPlan(ExitRule(0, 0, 0.5), drawn, drawn, drawn), p, weight)
 
 
 @pytest.mark.parametrize("drawn", [2, 5, 8, 32])

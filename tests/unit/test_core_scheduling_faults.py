@@ -29,7 +29,6 @@ class Ending:
     samples: list[Sample]
     group: TrainingGroup | None
     failure: str
-    num_waves: int
 
 
 @dataclass(frozen=True)
@@ -94,15 +93,14 @@ class World:
 
     def reference(self, key: PromptKey) -> Ending:
         """The published loop for one prompt, as plain as it gets; in a wave the first rollout that fails decides."""
-        pool, waves = PromptPool(key, row=key), 0
+        pool = PromptPool(key, row=key)
         while not isinstance(action := self.policy.decide([pool])[0], Close):
             wave = [self._last_answer(key, index) for index in range(len(pool), len(pool) + action.count)]
             failures = [answer.reason for answer in wave if isinstance(answer, Failed)]
             if failures:
-                return Ending(key, pool.samples, None, failures[0], waves)
+                return Ending(key, pool.samples, None, failures[0])
             pool.add(answer.sample for answer in wave if isinstance(answer, Finished))
-            waves += 1
-        return Ending(key, pool.samples, self.group(pool), "", waves)
+        return Ending(key, pool.samples, self.group(pool), "")
 
     def _last_answer(self, key: PromptKey, index: int) -> Finished[Request] | Failed:
         attempts = range(self.limits.attempts)
@@ -116,7 +114,7 @@ class World:
         scheduler = Scheduler[Request](self.policy, pools, name, least_chance=self.least_chance)
         fleet = self.fleet()
         endings = [
-            Ending(e.pool.key, e.pool.samples, None if e.failure else self.group(e.pool), e.failure, e.num_waves)
+            Ending(e.pool.key, e.pool.samples, None if e.failure else self.group(e.pool), e.failure)
             for e in run(scheduler, fleet, self.limits)
         ]
         return endings, scheduler, fleet

@@ -83,14 +83,6 @@ def test_ledger_counts_samples_and_tokens() -> None:
     ledger.check(drawn=3)
 
 
-def test_ledgers_add_up() -> None:
-    step = Ledger(drawn=3, kept=2, unused=1, drawn_tokens=15, kept_tokens=10, unused_tokens=5)
-    run = Ledger()
-    run.add(step)
-    run.add(step)
-    assert run == Ledger(drawn=6, kept=4, unused=2, drawn_tokens=30, kept_tokens=20, unused_tokens=10)
-
-
 def test_empty_ledger_balances() -> None:
     Ledger().check(drawn=0)
 

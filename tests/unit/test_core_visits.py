@@ -113,3 +113,10 @@ def test_greso_moves_its_chances_as_published() -> None:
     for _ in range(100):
         visits.observe([pool_of(0, [0, 0])])
     assert (visits.easy, visits.hard) == pytest.approx((0.95, 0.05))
+
+
+def test_prompts_with_both_outcomes_have_been_seen() -> None:
+    visits = VisitHistory(0.5)
+    for _ in range(2):
+        visits.observe([pool_of(row, [0, 1]) for row in range(4)])
+    assert (visits.easy, visits.hard) == pytest.approx((0.51, 0.51)), "no prompt had one outcome only"

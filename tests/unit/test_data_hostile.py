@@ -465,7 +465,7 @@ def train(
 
 def evaluated(path: Path) -> list[tuple[Any, Any]]:
     args = evaluate.build_parser().parse_args(["--model", "m", "--benchmark", str(path)])
-    (suite,) = evaluate.load_suites(evaluate._benchmarks(args), args, *scoring_of(args), Counting())
+    (suite,) = evaluate.load_suites(evaluate.sources_of(args), args, *scoring_of(args), Counting())
     return [(problem.question, problem.label) for problem in suite.problems.values()]
 
 

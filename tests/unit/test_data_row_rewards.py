@@ -37,7 +37,7 @@ def clean(out: Path, *words: str) -> tuple[str, list[Problem], list[Any]]:
 
 def suites(*words: str) -> list[ProblemSet]:
     args = evaluate.build_parser().parse_args(["--model", "m", *words])
-    return evaluate.load_suites(evaluate._benchmarks(args), args, *scoring_of(args), Counting())
+    return evaluate.load_suites(evaluate.sources_of(args), args, *scoring_of(args), Counting())
 
 
 @pytest.mark.slow

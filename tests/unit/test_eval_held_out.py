@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from openrlhf_ada.eval.held_out import HeldOut, PromptAnswers, as_logs, best_metric_names, evaluation_metrics
+from openrlhf_ada.eval.held_out import HeldOut, as_logs, best_metric_names, evaluation_metrics
+from openrlhf_ada.eval.measures import Answered
 from openrlhf_ada.reporting.quantiles import t_quantile_975
 
 
-def prompt(*scores: float) -> PromptAnswers:
-    return PromptAnswers(scores, range(1, len(scores) + 1), [False] * (len(scores) - 1) + [True])
+def prompt(*scores: float) -> Answered:
+    return Answered(scores, range(1, len(scores) + 1), [False] * (len(scores) - 1) + [True])
 
 
 HELD_OUT = HeldOut(2, {"sums": [prompt(1.0, 0.0), prompt(0.0, 0.0)], "products": [prompt(0.6, 1.0)]}, no_score=1)
@@ -48,7 +49,7 @@ def test_prompts_lacking_scores_skip_pass_at_n_only() -> None:
 
 
 def test_the_interval_is_clustered_by_prompt() -> None:
-    def row(*prompts: PromptAnswers) -> dict[str, float | int | None]:
+    def row(*prompts: Answered) -> dict[str, float | int | None]:
         return evaluation_metrics(HeldOut(50, {"sums": list(prompts)}), 0.5)
 
     few, many = row(prompt(0.0), prompt(1.0), prompt(1.0)), row(prompt(*[0.0] * 50), *[prompt(*[1.0] * 50)] * 2)

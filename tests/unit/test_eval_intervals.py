@@ -1,4 +1,4 @@
-"""Intervals and tests for few problems that differ: printed values, all outcomes of small cases, and simulations."""
+"""Intervals for few problems that differ: printed values, all outcomes of small cases, and simulations."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openrlhf_ada.eval import intervals
-from openrlhf_ada.eval.intervals import exchange_p_value, score_interval, wilson
+from openrlhf_ada.eval.intervals import score_interval
 
 Z2 = 1.959963984540054**2
 
@@ -20,11 +19,10 @@ def of_pairs(gains: int, losses: int, total: int) -> np.ndarray:
     return np.array([1.0] * gains + [-1.0] * losses + [0.0] * (total - gains - losses))
 
 
-@pytest.mark.parametrize(
-    ("k", "n", "low", "high"), [(0, 16, 0.0, 0.1936), (8, 16, 0.2800, 0.7200), (16, 16, 0.8064, 1.0)]
-)
-def test_wilson(k: int, n: int, low: float, high: float) -> None:
-    assert wilson(k, n) == pytest.approx((low, high), abs=1e-4)
+def wilson(positives: int, draws: int) -> tuple[float, float]:
+    share = positives / draws
+    half = math.sqrt(Z2 * share * (1 - share) / draws + (Z2 / draws) ** 2 / 4)
+    return tuple((share + Z2 / (2 * draws) + sign * half) / (1 + Z2 / draws) for sign in (-1, 1))
 
 
 @settings(max_examples=25, deadline=None)
@@ -33,6 +31,7 @@ def test_score_interval_of_right_and_wrong_is_wilsons(n: int, data: st.DataObjec
     right = data.draw(st.integers(0, n))
     values = np.array([1.0] * right + [0.0] * (n - right))
     assert score_interval(values) == pytest.approx(wilson(right, n), abs=1e-8)
+    assert wilson(8, 16) == pytest.approx((0.28, 0.72), abs=1e-4)
 
 
 def test_a_model_against_itself_has_a_tiny_interval() -> None:
@@ -65,6 +64,7 @@ def test_values_scale_with_their_bounds() -> None:
     assert score_interval(1 - values) == pytest.approx((1 - high, 1 - low))
 
 
+@pytest.mark.slow
 def test_interval_holds_the_mean_and_stays_within_the_bounds() -> None:
     rng = np.random.default_rng(0)
     for _ in range(50):
@@ -107,48 +107,3 @@ def test_coverage_of_averages_and_of_differences(problems: int) -> None:
             low, high = score_interval(values, *bounds)
             held[kind] += low <= truth <= high
     assert (held / 300 > 0.93).all()
-
-
-@pytest.mark.parametrize(
-    ("gains", "losses", "expected"),
-    [
-        (1, 0, 1.0),
-        (5, 0, 0.0625),
-        (6, 0, 0.03125),
-        (8, 2, 0.109375),
-        (12, 5, 0.143463134765625),
-        (30, 18, 0.11140289106101878),
-        (3, 3, 1.0),
-        (1, 9, 0.021484375),
-    ],
-)
-def test_with_one_answer_it_is_mcnemars_exact_test(gains: int, losses: int, expected: float) -> None:
-    """Values of statsmodels 0.14 (`mcnemar(exact=True)`), which are those of scipy's `binomtest`."""
-    assert exchange_p_value(of_pairs(gains, losses, 60)) == pytest.approx(expected)
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.lists(st.integers(-8, 8), min_size=1, max_size=8))
-def test_p_value_counts_all_signs(eighths: list[int]) -> None:
-    differences = np.array(eighths) / 8
-    sums = [
-        sum(s * d for s, d in zip(signs, differences, strict=True))
-        for signs in itertools.product((-1, 1), repeat=len(eighths))
-    ]
-    reached = np.abs(sums) >= abs(differences.sum()) - 1e-12
-    assert exchange_p_value(differences) == pytest.approx(reached.mean())
-
-
-def test_p_value_of_scipys_permutation_test() -> None:
-    """scipy 1.17: permutation_test(..., permutation_type="samples", n_resamples=inf)."""
-    assert exchange_p_value(np.array([0.25, 0.5, -0.25, 0.75, 0.25, 0, 0, 1])) == 0.125
-    assert exchange_p_value(np.zeros(5)) == 1.0
-
-
-def test_p_value_of_many_denominators_is_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(0)
-    differences = rng.binomial(8, 0.5, 60) / 8 - rng.binomial(8, 0.3, 60) / 8
-    exact = exchange_p_value(differences)
-    monkeypatch.setattr(intervals, "MOST_CELLS", 0)
-    assert exchange_p_value(differences) == exchange_p_value(differences)
-    assert exchange_p_value(differences) == pytest.approx(exact, abs=0.005)

@@ -24,7 +24,7 @@ from openrlhf_ada.eval.measures import (
 
 def answered(right: Sequence[bool], groups: Sequence[str] | None = None, problem: str = "p") -> Answered:
     n = len(right)
-    return Answered(problem, [float(r) for r in right], right, groups, [5] * n, [False] * n, [0.5] * n)
+    return Answered([float(r) for r in right], [5] * n, [False] * n, right, problem, groups, [0.5] * n)
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=8))
@@ -116,14 +116,14 @@ def test_the_difference_is_of_pairs() -> None:
     assert gain.mean == pytest.approx(0.1, abs=0.01)
     # A difference of 1 may be so rare that none of 50 problems has it, so the interval is not as narrow as the values.
     assert 0.0 < gain.low < 0.1 < gain.high < 0.17
-    assert (gain.num_differing, gain.num_problems) == (50, 50) and gain.p_value < 1e-4
+    assert (gain.num_differing, gain.num_problems) == (50, 50)
     assert estimate(first + 0.1, share=True).low < estimate(first, share=True).high
 
 
 def test_a_model_against_itself_does_not_differ() -> None:
     values = np.random.default_rng(0).binomial(8, 0.4, 500) / 8
     same = difference(values, values.copy())
-    assert (same.mean, same.num_differing, same.p_value) == (0.0, 0, 1.0)
+    assert (same.mean, same.num_differing) == (0.0, 0)
     assert -0.008 < same.low < 0.0 < same.high < 0.008
     # 1/3 of three answers and of six, by other roundings
     assert difference(np.array([0.1 + 0.2]), np.array([0.3])).num_differing == 0

@@ -24,7 +24,7 @@ NAN = float("nan")
 def problem(name: str, *scores: float, above: float = 0.999) -> Answered:
     n = len(scores)
     groups = ["right" if score > above else "wrong" for score in scores]
-    return Answered(name, scores, [s > above for s in scores], groups, [NAN] * n, [False] * n, [NAN] * n)
+    return Answered(scores, [NAN] * n, [False] * n, [s > above for s in scores], name, groups)
 
 
 def results(model: str, *problems: Answered) -> ModelResults:
@@ -66,7 +66,7 @@ def test_a_model_against_itself() -> None:
     problems = [problem(str(i), float(i % 2), float(i % 3 == 0)) for i in range(500)]
     first, same = results("m", *problems), results("m again", *problems)
     (line,) = difference_lines([first, same])
-    assert line == "life: m again - m = +0.0 points [-0.8, +0.8], p = 1; 0 of 500 problems differ"
+    assert line == "life: m again - m = +0.0 points [-0.8, +0.8]; 0 of 500 problems differ"
 
 
 def test_only_shared_problems_are_compared() -> None:

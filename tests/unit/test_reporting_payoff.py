@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from recorded_runs import CONFIG, log_pools, pool_of
 
-from openrlhf_ada.core.stopping_paths import StoppingPlan
+from openrlhf_ada.core.stopping import ExitRule, StoppingPlan
 from openrlhf_ada.reporting.payoff import Payoff, conclusion, payoff, payoff_lines
 from openrlhf_ada.reporting.run_log import RunLog, sample_records
 from openrlhf_ada.reporting.run_record import read_run, summarise
@@ -95,7 +95,7 @@ def test_nothing_is_compared_without_groups(tmp_path: Path, size: int | None) ->
 # -- no stopping bias -------------------------------------------------------------------------------------------------
 
 RATES = (0.05, 0.2, 0.5, 0.9)
-PLAN = StoppingPlan(1, 1, 2, 2, 8)
+PLAN = StoppingPlan(ExitRule(1, 1, 0.5), 2, 2, 8)
 """`balance` for n = 2: from 2 on in waves of 2, until one of each is there, at most 8."""
 
 

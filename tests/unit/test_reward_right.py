@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from openrlhf_ada.config.run_flags import FULL_MARKS
+from openrlhf_ada.config.flags import FULL_MARKS
 from openrlhf_ada.eval.answers import AnswerRow, answered
 from openrlhf_ada.eval.measures import per_problem
 from openrlhf_ada.reward.extraction import VOTING, answer_name, extracted

@@ -72,18 +72,7 @@ def steps_of(seed: int, name: Any, count: int) -> tuple[list[Any], int]:
         ledger = record.ledger
         costs = (ledger.kept, ledger.unused, ledger.kept_tokens, ledger.unused_tokens)
         learned = generator.policy.state_dict()
-        steps.append(
-            (
-                groups,
-                len(record.replaced),
-                record.num_no_score,
-                record.num_rounds,
-                consumed,
-                exhausted,
-                costs,
-                learned,
-            )
-        )
+        steps.append((groups, len(record.replaced), record.num_no_score, consumed, exhausted, costs, learned))
         given_up += record.num_no_score
     return steps, given_up
 

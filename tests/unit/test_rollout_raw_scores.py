@@ -27,7 +27,8 @@ from openrlhf_ada.core.batches import BatchPlan
 from openrlhf_ada.core.fleet import Finished
 from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.core.score_threshold import ScoreThreshold
-from openrlhf_ada.eval.held_out import HeldOut, PromptAnswers
+from openrlhf_ada.eval.held_out import HeldOut
+from openrlhf_ada.eval.measures import Answered
 from openrlhf_ada.rollout.engine_connections import EngineConnections
 from openrlhf_ada.rollout.messages import Result
 from openrlhf_ada.rollout.prompts import PromptRequest
@@ -204,7 +205,7 @@ def test_evaluation_uses_the_first_threshold(monkeypatch: pytest.MonkeyPatch) ->
     assert generator.options.threshold is not None and generator.options.threshold.value != 0.0
 
     def evaluate(self: RecordedGenerator, **kwargs: Any) -> list[Experience]:
-        self.held_out = HeldOut(2, {"sums": [PromptAnswers([-3.0, 0.5], [1, 1], [False, False])]})
+        self.held_out = HeldOut(2, {"sums": [Answered([-3.0, 0.5], [1, 1], [False, False])]})
         return []
 
     monkeypatch.setattr(RecordedGenerator, "generate_eval_samples", evaluate)

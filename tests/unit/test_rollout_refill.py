@@ -85,7 +85,6 @@ def test_samples_of_replaced_prompts_are_unused() -> None:
     assert batch.ledger is record.ledger
     (replaced,) = record.replaced
     assert (replaced.group, [s.num_tokens for s in replaced.pool.samples]) == (None, [1, 2, 3, 4])
-    assert record.num_rounds == 2 + 1, "two waves of the batch, then one of the replacement"
 
 
 def test_unresolved_prompts_are_replaced_until_none_is() -> None:

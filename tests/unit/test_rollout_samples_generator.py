@@ -43,10 +43,10 @@ from openrlhf_ada.core.selection import Selection
 from openrlhf_ada.core.stopping import ExitRule
 from openrlhf_ada.core.types import Sample
 from openrlhf_ada.demo import toy
-from openrlhf_ada.rollout.batch import Batch
 from openrlhf_ada.rollout.messages import Result
 from openrlhf_ada.rollout.prompts import PromptRequest
 from openrlhf_ada.rollout.recorded_generator import RecordedGenerator
+from openrlhf_ada.rollout.records import Batch
 from openrlhf_ada.rollout.responses import NoScoreError, ResponseReader
 
 PLAN = BatchPlan(BATCH, N, BATCH * N, 2, 1)
@@ -81,7 +81,6 @@ def test_one_batch_by_hand() -> None:
     assert (ledger.drawn, ledger.kept, ledger.unused) == (6, 4, 2)
     assert ledger.drawn_tokens == (1 + 2) + (1 + 2 + 3 + 4)
     assert record.ledger is ledger
-    assert record.num_rounds == 2
     assert ([group.row for group in record.groups], record.replaced) == ([0, 1], [])
     assert generator.generate_samples(**GENERATE) == ([], None, 0, True)
 
@@ -308,7 +307,7 @@ def content(step: Step) -> tuple[Any, ...]:
     return (
         [sample.tag for sample in step.batch],
         [(group.row, group.pool.predicted, group.pool.samples) for group in record.groups],
-        (record.ledger, record.figures, record.num_rounds),
+        (record.ledger, record.figures),
         step.states["ada_policy"],
     )
 

@@ -62,7 +62,7 @@ def make_record(
     ledger = Ledger()
     for record in records:
         ledger.record_group(record.pool.samples, () if record.group is None else record.group.indices)
-    return StepRecord(records[: len(pools)], records[len(pools) :], ledger, 4, figures or {})
+    return StepRecord(records[: len(pools)], records[len(pools) :], ledger, figures or {})
 
 
 def metrics_of(record: StepRecord, settings: Settings | None = None, version: int = 0) -> dict[str, Any]:
@@ -78,7 +78,6 @@ def test_step_by_hand() -> None:
     assert metrics["ada/prompts"] == 3
     assert metrics["ada/replaced"] == 0
     assert metrics["ada/rollouts_per_prompt"] == 6.0
-    assert metrics["ada/rounds"] == 4
     assert metrics["ada/metric_mean"] == metrics["ada/reward_mean"] == pytest.approx(2 / 18)
     assert metrics["ada/first_wave_metric_mean"] == pytest.approx(1 / 6)
     assert metrics["ada/signal_share"] == pytest.approx(2 / 3)

@@ -21,7 +21,8 @@ from openrlhf_ada.cli.train_ppo_ray import parse
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.core.batches import BatchPlan
 from openrlhf_ada.core.types import Ledger
-from openrlhf_ada.eval.held_out import HeldOut, PromptAnswers
+from openrlhf_ada.eval.held_out import HeldOut
+from openrlhf_ada.eval.measures import Answered
 from openrlhf_ada.reporting.run_record import read_run
 from openrlhf_ada.rollout.records import RolloutBatch
 from openrlhf_ada.trainer.experience_maker import CRITIC_WEIGHT
@@ -224,7 +225,7 @@ def test_evaluation_with_few_scores_chooses_no_checkpoint(argv_with: ArgvWith, t
     args.ada_events = None
     trainer = Trainer(args)
     trainer.open_record({"global_step": 0}, num_steps=1)
-    answers = {"sums": [PromptAnswers([1.0], [1], [False])]}
+    answers = {"sums": [Answered([1.0], [1], [False])]}
 
     def logs(no_score: int) -> ScoredLogs:
         return ScoredLogs({"eval_sums_pass1": 1.0}, HeldOut(1, answers, no_score), 1, 0.5)

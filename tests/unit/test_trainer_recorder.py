@@ -11,7 +11,8 @@ from cases import pool_of
 from run_flags import settings_with
 
 from openrlhf_ada.core.types import Ledger, TrainingGroup
-from openrlhf_ada.eval.held_out import HeldOut, PromptAnswers
+from openrlhf_ada.eval.held_out import HeldOut
+from openrlhf_ada.eval.measures import Answered
 from openrlhf_ada.reporting.run_record import read_run
 from openrlhf_ada.reporting.tracking import Trackers
 from openrlhf_ada.rollout.records import GroupRecord, StepRecord
@@ -70,7 +71,7 @@ def group_record(row: int, outcomes: list[float], group: TrainingGroup | None, t
 def test_samples_of_replaced_prompts_are_recorded_too(tmp_path: Path) -> None:
     trained = TrainingGroup(10, (0, 2), (0.5, -0.5), (1.0, 1.0), resolved=True)
     groups = [group_record(0, [1, 0, 0], trained, ["1", "2", "3"])]
-    record = StepRecord(groups, [group_record(1, [0, 0], None, [])], Ledger(), 1, {}, 0)
+    record = StepRecord(groups, [group_record(1, [0, 0], None, [])], Ledger(), {}, 0)
     make_recorder(tmp_path)[0].samples(1, record)
     rows = list(read_run(tmp_path).samples())
     assert [(row["prompt_id"], row["key"], row["index"], row["kept"], row["coefficient"]) for row in rows] == [
@@ -86,7 +87,7 @@ def test_samples_of_replaced_prompts_are_recorded_too(tmp_path: Path) -> None:
 def test_prediction_is_in_the_prompts_first_row(tmp_path: Path) -> None:
     known, unknown = group_record(0, [1, 0], None, []), group_record(1, [0, 0], None, [])
     known.pool.predicted, known.pool.critic_value = 0.25, -0.5
-    make_recorder(tmp_path)[0].samples(1, StepRecord([], [known, unknown], Ledger(), 1, {}, 0))
+    make_recorder(tmp_path)[0].samples(1, StepRecord([], [known, unknown], Ledger(), {}, 0))
     first, second, *others = list(read_run(tmp_path).samples())
     assert (first["predicted"], first["critic_value"]) == (0.25, -0.5)
     for row in (second, *others):
@@ -99,7 +100,7 @@ def test_prediction_is_in_the_prompts_first_row(tmp_path: Path) -> None:
 def held_out(scores: dict[str, list[list[float]]], no_score: int = 0) -> HeldOut:
     return HeldOut(
         2,
-        {name: [PromptAnswers(s, [1] * len(s), [False] * len(s)) for s in groups] for name, groups in scores.items()},
+        {name: [Answered(s, [1] * len(s), [False] * len(s)) for s in groups] for name, groups in scores.items()},
         no_score,
     )
 

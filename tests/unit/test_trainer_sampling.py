@@ -11,7 +11,7 @@ from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from rollouts import make_loader
 
 from openrlhf_ada.cli.train_ppo_ray import parse
-from openrlhf_ada.config.batch_rules import batch_plan
+from openrlhf_ada.config.host_values import batch_plan
 from openrlhf_ada.core.policies import Estimated, Sequential
 from openrlhf_ada.rollout.prompts import PromptSource
 from openrlhf_ada.rollout.recorded_generator import RecordedGenerator

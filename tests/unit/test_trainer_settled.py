@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from openrlhf_ada.cli.train_ppo_ray import parse
-from openrlhf_ada.config.run_flags import FULL_MARKS
+from openrlhf_ada.config.flags import FULL_MARKS
 from openrlhf_ada.reward.reward_function import ARITHMETIC
 from openrlhf_ada.trainer.settled import threshold_notes
 

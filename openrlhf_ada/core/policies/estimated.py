@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from openrlhf_ada.core.allocation import split
 from openrlhf_ada.core.grouping import GroupBuilder
 from openrlhf_ada.core.policies.base import Action, Close, Draw
 from openrlhf_ada.core.policies.memory import Memory, Remembering
-from openrlhf_ada.core.types import PromptKey, PromptPool, TrainingGroup
+from openrlhf_ada.core.types import Ints, PromptKey, PromptPool, TrainingGroup
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Estimated(Remembering):
         counts = self.split(rates[at], given_up, keys)
         return quotas | dict(zip(keys, counts.tolist(), strict=True))
 
-    def split(self, rates: ArrayLike, given_up: ArrayLike, tie_break: ArrayLike) -> NDArray[np.int64]:
+    def split(self, rates: ArrayLike, given_up: ArrayLike, tie_break: ArrayLike) -> Ints:
         """Rollouts of prompts whose pass rates are taken to be `rates`, shape (B,)."""
         rates = np.asarray(rates)
         budget = round(self.budget * len(rates))

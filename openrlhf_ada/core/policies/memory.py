@@ -7,12 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from openrlhf_ada.core.estimators import Calibration, RateEstimator, RewardMeans, brier
-from openrlhf_ada.core.types import PromptPool, Sample
-
-Floats = NDArray[np.float64]
+from openrlhf_ada.core.types import Floats, PromptPool, Sample
 
 
 @dataclass

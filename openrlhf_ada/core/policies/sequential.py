@@ -14,8 +14,7 @@ from openrlhf_ada.core.grouping import GroupBuilder, untrained_group
 from openrlhf_ada.core.policies.base import Action, Close, Draw
 from openrlhf_ada.core.policies.memory import Memory, Remembering
 from openrlhf_ada.core.speculation import chance_of_count
-from openrlhf_ada.core.stopping import ExitRule
-from openrlhf_ada.core.stopping_paths import StoppingPlan
+from openrlhf_ada.core.stopping import ExitRule, StoppingPlan
 from openrlhf_ada.core.types import PromptPool, Sample, TrainingGroup
 
 
@@ -57,9 +56,11 @@ class Sequential(Remembering):
 
     def _decide_one(self, pool: PromptPool) -> Action:
         # Nothing can close before the first look, so the waves up to it go out at once.
-        if len(pool) >= min(self.group_size, self.plan.looks[0]) and self.rule.is_met(pool):
+        drawn = len(pool)
+        may_close = drawn >= min(self.group_size, self.plan.looks[0])
+        if may_close and self.rule.is_met(drawn, pool.count_positives(self.rule.threshold)):
             return Close(pool.key)
-        size = self.plan.next_draw(len(pool))
+        size = self.plan.next_draw(drawn)
         return Draw(pool.key, size) if size else Close(pool.key)
 
     def chance_of_need(self, pool: PromptPool, ahead: Sequence[Sample], sent: int) -> float:

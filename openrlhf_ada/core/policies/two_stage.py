@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from openrlhf_ada.core.allocation import PILOTED, take_best
 from openrlhf_ada.core.grouping import GroupBuilder
 from openrlhf_ada.core.policies.base import Action, Close, Draw
 from openrlhf_ada.core.policies.memory import Memory, Remembering
-from openrlhf_ada.core.types import PromptKey, PromptPool, TrainingGroup
-
-Floats = NDArray[np.float64]
+from openrlhf_ada.core.types import Floats, PromptKey, PromptPool, TrainingGroup
 
 
 @dataclass(frozen=True)

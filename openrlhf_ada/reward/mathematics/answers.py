@@ -112,7 +112,7 @@ def equal(label: str, answer: FoundAnswer) -> bool:
 def _equal_formulas(label: str, answer: str, *, in_prose: bool) -> bool:
     if in_prose:
         return equal_expressions(measured(label).expression, answer, in_prose=True)
-    if has_order(answer) and not has_order(label) and not _solves(answer, label):
+    if has_order(answer) and not has_order(label) and not (is_range(label) and is_solved(answer)):
         return False
     if _goes_on(label, answer) or _goes_on(answer, label):
         return False
@@ -144,10 +144,6 @@ def _named_alike(label: str, answer: str) -> list[tuple[str, str]] | None:
     if given is not None and _TUPLE.fullmatch(label):
         return [(f"({label[1:-1]})", in_order(given, sorted(given)))]
     return None
-
-
-def _solves(inequality: str, label: str) -> bool:
-    return is_range(label) and is_solved(inequality)
 
 
 def _readings(label: str, answer: str) -> Iterator[tuple[str, str]]:

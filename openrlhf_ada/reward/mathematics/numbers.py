@@ -47,11 +47,9 @@ class Number:
 
     def is_rounding_of(self, exact: Number) -> bool:
         """Is this a decimal of at least two places and four digits, to which the other one is rounded?"""
-        return self.is_decimal and not exact.is_decimal and is_rounded(self, exact.value)
-
-
-def is_rounded(decimal: Number, value: Fraction) -> bool:
-    return decimal.places >= 2 and decimal.digits >= 4 and abs(value - decimal.value) * 2 * 10**decimal.places <= 1
+        if not self.is_decimal or exact.is_decimal or self.places < 2 or self.digits < 4:
+            return False
+        return abs(exact.value - self.value) * 2 * 10**self.places <= 1
 
 
 def number(text: str) -> Number | None:

@@ -62,7 +62,8 @@ def find_answers(response: str) -> list[FoundAnswer]:
     if found and (said := _said_after_boxes(text)) is not None:
         return _readings_of(clause_of(said))
     if found:
-        return [FoundAnswer(", ".join(found)), *([FoundAnswer(found[-1])] if _are_equations(found) else [])]
+        are_equations = len(found) > 1 and any("=" in box for box in found)
+        return [FoundAnswer(", ".join(found)), *([FoundAnswer(found[-1])] if are_equations else [])]
     tail = math_prose.without_denied(text[-TAIL:].strip()).strip()
     said = math_prose.after_announcement(tail)
     if said is None and tagged and "\n" not in tail and len(tail) < SHORT:
@@ -103,10 +104,6 @@ def _said_after_boxes(text: str) -> str | None:
     found = list(_FINAL.finditer(text, _placed_boxes(text)[-1][2]))
     rest = text[found[-1].end() :].lstrip() if found else ""
     return rest if math_prose.leading_quantity(rest) or rest.startswith(("$", "\\")) else None
-
-
-def _are_equations(found: list[str]) -> bool:
-    return len(found) > 1 and any("=" in box for box in found)
 
 
 def boxes(text: str) -> list[str]:
