@@ -23,8 +23,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "arena.md"
 FIRST, LAST = "<!-- costs: written by `make arena-docs` -->", "<!-- end of costs -->"
 
 ON_PAGE = (
-    *("raft-n1-e2", "first-success-8", "raft-n4-e2", "spo-n2", "maxrl", "uniform-4-e2-skip", "grpo-4"),
-    *("uniform-16", "est", "pos", "balance", "dapo"),
+    *("raft-n1-e2", "first-success-8", "spo-n2", "maxrl", "uniform-4-e2-skip", "grpo-4"),
+    *("est", "pos", "balance", "dapo"),
 )
 
 CONTROLS = {method.weight_of: name for name, method in METHODS.items() if method.weight_of is not None}
@@ -140,7 +140,11 @@ def at_equal(by_task: ByTask, cost: str) -> list[str]:
         "Accuracy after the budget:",
         markdown(
             ["method", *_tasks(several)],
-            [[f"`{name}`", *(f"{finals.rows[name].final:.1%}" for finals in several)] for name in everywhere],
+            [
+                [f"`{name}`", *(f"{finals.rows[name].final:.1%}" for finals in several)]
+                for name in everywhere
+                if name in (*ON_PAGE, REFERENCE)
+            ],
         ),
     ]
 
@@ -192,7 +196,8 @@ def _other_seconds(several: Sequence[Finals]) -> list[str]:
     """For the same trials under other assumptions."""
     columns = ["seconds", *costs.OTHER_SECONDS]
     found = [over_tasks([replace(f, cost=name) for f in several]) for name in columns]
-    body = [[f"`{method}`", *(f"{column[method][0]:.2f}" for column in found)] for method in found[0]]
+    shown = [method for method in found[0] if method in (*ON_PAGE, REFERENCE)]
+    body = [[f"`{method}`", *(f"{column[method][0]:.2f}" for column in found)] for method in shown]
     return [
         "## What the seconds depend on",
         "Geometric means over all tasks. *B prompts*: a step of the small model stands for so many times its prompts, "
