@@ -59,7 +59,6 @@ def find_benchmark(spec: str) -> Source:
         return replace(known, path=path, question_key=None, label_key=None)
     if path or "/" in name or "." in name:
         return Source(name.rpartition("/")[2].partition(".")[0], path or name)
-    raise DataError(
-        f"--benchmark {spec}: expected one of {', '.join(BENCHMARKS)}, reasoning_gym:<task>, or the path of a .jsonl "
-        f"or .parquet file.{did_you_mean(name, BENCHMARKS)}"
-    )
+    known = ", ".join(BENCHMARKS)
+    near = did_you_mean(name, BENCHMARKS)
+    raise DataError(f"--benchmark {spec}: expected one of {known}, reasoning_gym:<task>, or the path of a file.{near}")

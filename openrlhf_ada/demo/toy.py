@@ -54,10 +54,7 @@ def write_toy_data(out_dir: Path, *, num_train: int, num_heldout: int, seed: int
     for name, (side, wanted) in sides.items():
         sums = sorted({(a, b) for a, b in side} | {(b, a) for a, b in side})
         if not 1 <= wanted <= len(sums):
-            raise ValueError(
-                f"num_{name} is {wanted}, expected 1 to {len(sums)} (the toy task has no more sums): ask for fewer "
-                f"rows, and train for several episodes"
-            )
+            raise ValueError(f"num_{name} is {wanted}, expected 1 to {len(sums)} sums: ask for fewer rows")
         Random(f"{seed}/{name}").shuffle(sums)
         path = Path(out_dir) / f"{name}.jsonl"
         write_jsonl(path, [_row(a, b) for a, b in sums[:wanted]])
@@ -93,7 +90,7 @@ def _build(directory: Path, seed: int) -> None:
     finally:
         torch.set_num_threads(threads)
     model = model.bfloat16()
-    model.generation_config = GenerationConfig(**_special_ids(tokenizer))
+    model.generation_config = GenerationConfig(**special_ids(tokenizer))
     tokenizer.save_pretrained(directory)
     model.save_pretrained(directory)
 
@@ -118,12 +115,9 @@ def _build_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def _special_ids(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
-    return {
-        "pad_token_id": tokenizer.pad_token_id,
-        "bos_token_id": tokenizer.bos_token_id,
-        "eos_token_id": tokenizer.eos_token_id,
-    }
+def special_ids(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
+    """Of padding, begin and end, as models' configurations have them."""
+    return {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
 
 
 def _new_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
@@ -140,7 +134,7 @@ def _new_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
         max_position_embeddings=64,
         tie_word_embeddings=False,
         dtype="float32",
-        **_special_ids(tokenizer),
+        **special_ids(tokenizer),
     )
     return LlamaForCausalLM(config)
 
@@ -177,14 +171,10 @@ def _warm_start(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> 
 
 
 def _answer_table(tokenizer: PreTrainedTokenizerFast) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Token ids, labels and chances of the answers the warm start may show: the sum itself and the two operands.
-
-    Ids and labels have shape (400 sums, 3 answers, longest), right-padded and with label -100 where there is no loss;
-    chances have shape (400, 3).
-    """
+    """Ids and labels (400 sums, 3 answers, longest) and chances (400, 3) of the sum itself and the two operands."""
     import torch
 
-    ids_of = _special_ids(tokenizer)
+    ids_of = special_ids(tokenizer)
     sums = [(a, b) for a in range(LARGEST + 1) for b in range(LARGEST + 1)]
     shape = (len(sums), 3, len(f"{LARGEST}+{LARGEST}={2 * LARGEST}") + 1)
     ids, labels = torch.full(shape, ids_of["pad_token_id"]), torch.full(shape, -100)

@@ -287,9 +287,5 @@ def check_gpu_limits(args: SimpleNamespace) -> None:
     ]
     for flag, value, is_used, package, who in needs:
         if is_used and importlib.util.find_spec(package) is None:
-            raise ConfigError(
-                flag,
-                value,
-                f"on GPUs {who} the package {package}, which is not installed",
-                f"Install {package}; docs/install.md says how to install what every run needs",
-            )
+            rule = f"on GPUs {who} the package {package}, which is not installed"
+            raise ConfigError(flag, value, rule, f"Install {package} (docs/install.md)")

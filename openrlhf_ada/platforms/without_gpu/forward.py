@@ -74,10 +74,7 @@ def _keeps_logits(model: Any) -> bool:
 
 
 def _shares_prompts(model: Any) -> bool:
-    """Does this model attend to everything before a token, through the mask that it is given?
-
-    Contract: test_cpu_forward_shim.test_other_attention_and_opt_out_keep_host_rows
-    """
+    """Contract: test_cpu_forward_shim.test_other_attention_and_opt_out_keep_host_rows"""
     if os.environ.get(SHARE_VARIABLE) == "0":
         return False
     config = _unwrapped(model).config
