@@ -13,20 +13,16 @@ BOXED = "{}\nPlease reason step by step, and put your final answer within \\boxe
 """The prompt of the published evaluations of mathematics."""
 
 
-def _math(name: str, path: str, split: str, question: str, label: str) -> Source:
-    return Source(name, path, split, question, label, BOXED, "math")
-
-
 BENCHMARKS = {
     source.name: source
     for source in (
-        _math("math500", "HuggingFaceH4/MATH-500", "test", "problem", "answer"),
-        _math("gsm8k", "openai/gsm8k@main", "test", "question", "answer"),
-        _math("minerva", "math-ai/minervamath", "test", "question", "answer"),
-        _math("olympiadbench", "math-ai/olympiadbench", "test", "question", "final_answer"),
-        _math("aime24", "HuggingFaceH4/aime_2024", "train", "problem", "answer"),
-        _math("aime25", "math-ai/aime25", "test", "problem", "answer"),
-        _math("amc23", "math-ai/amc23", "test", "question", "answer"),
+        Source("math500", "HuggingFaceH4/MATH-500", "test", "problem", "answer", BOXED, "math"),
+        Source("gsm8k", "openai/gsm8k@main", "test", "question", "answer", BOXED, "math"),
+        Source("minerva", "math-ai/minervamath", "test", "question", "answer", BOXED, "math"),
+        Source("olympiadbench", "math-ai/olympiadbench", "test", "question", "final_answer", BOXED, "math"),
+        Source("aime24", "HuggingFaceH4/aime_2024", "train", "problem", "answer", BOXED, "math"),
+        Source("aime25", "math-ai/aime25", "test", "problem", "answer", BOXED, "math"),
+        Source("amc23", "math-ai/amc23", "test", "question", "answer", BOXED, "math"),
     )
 }
 

@@ -40,7 +40,6 @@ class HandedOver:
     spec: str
     rows: int
     left_out: list[LeftOut] = field(default_factory=list)
-    is_rewritten: bool = False
 
 
 def hand_over(
@@ -75,7 +74,7 @@ def hand_over(
     if not left_out and sets.rewards is None and _is_read_alike(sets, plain):
         return HandedOver(sets.spec, len(kept))
     spec = _write(sets, kept, _columns(sets, kept), folder)
-    return HandedOver(spec, len(kept), list(left_out.values()), is_rewritten=True)
+    return HandedOver(spec, len(kept), list(left_out.values()))
 
 
 def _left_out(

@@ -77,15 +77,28 @@ def _row(a: int, b: int) -> dict[str, str]:
 
 def _build(directory: Path, seed: int) -> None:
     import torch
-    from transformers import GenerationConfig
+    from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
     tokenizer = _build_tokenizer()
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        intermediate_size=192,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        head_dim=32,  # the smallest that vLLM's attention on CPU supports
+        max_position_embeddings=64,
+        tie_word_embeddings=False,
+        dtype="float32",
+        **special_ids(tokenizer),
+    )
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # more threads are slower at this size, and would make sums depend on their number
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model = _new_model(tokenizer)
+            model = LlamaForCausalLM(config)
             _warm_start(model, tokenizer)
     finally:
         torch.set_num_threads(threads)
@@ -118,25 +131,6 @@ def _build_tokenizer() -> PreTrainedTokenizerFast:
 def special_ids(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
     """Of padding, begin and end, as models' configurations have them."""
     return {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
-
-
-def _new_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=64,
-        intermediate_size=192,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        head_dim=32,  # the smallest that vLLM's attention on CPU supports
-        max_position_embeddings=64,
-        tie_word_embeddings=False,
-        dtype="float32",
-        **special_ids(tokenizer),
-    )
-    return LlamaForCausalLM(config)
 
 
 _PHASES = (

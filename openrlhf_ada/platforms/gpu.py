@@ -28,7 +28,6 @@ ARCHITECTURES = "TORCH_CUDA_ARCH_LIST"
 LEAST_CAPABILITY = (8, 0)
 """Of flash-attn and bfloat16."""
 
-
 AS_THE_NODE = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 """Ray hides all GPUs from a task that asks for none, unless this is set."""
 

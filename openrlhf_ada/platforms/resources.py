@@ -14,7 +14,6 @@ logger = logging.getLogger(__name__)
 CONTROLLER_CPUS = 4
 """CPU slots besides one per GPU slot: the trainer, the event queue, and the asynchronous trainer's helpers."""
 
-
 POLL_S = 1.0
 
 

@@ -55,9 +55,7 @@ class RowFile:
         except OSError:
             is_there = False
         if not is_there:
-            raise RecordLostError(
-                f"{self._path} was removed or replaced: resume with another --ada_run_dir"
-            )
+            raise RecordLostError(f"{self._path} was removed or replaced: resume with another --ada_run_dir")
 
     def close(self) -> None:
         self._file.close()

@@ -107,12 +107,8 @@ class RunLog:
             are recorded of all, once each; with 0, no text at all is recorded.
         text_chars: longest text that is recorded in full.
 
-    Raises:
-        FileExistsError: the directory holds a record already and `resume_from_step` is None.
-        RunDamageError: the record to resume is damaged.
-        TypeError: the configuration holds something that JSON cannot.
-
-    Rows that cannot be written raise RecordLostError: the directory was removed, or the disk is full.
+    Raises FileExistsError where the directory holds a record already and `resume_from_step` is None, RunDamageError
+    where the record to resume is damaged; later RecordLostError where rows cannot be written.
     """
 
     def __init__(

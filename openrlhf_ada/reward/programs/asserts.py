@@ -81,7 +81,10 @@ def read_asserts(
     modules = _modules(trees, free)
     helpers = {name for code in given for name in _names_of(code)} - {entry}
     remote = sorted((taken | free | ({entry} if entry else set())) - helpers - modules)
-    remote = remote or _shadowing(trees)
+    if not remote:
+        # Functions of the program with the names of built-in ones, such as `sum`.
+        calls = [node.func for node in _walk(trees) if isinstance(node, ast.Call)]
+        remote = sorted({func.id for func in calls if isinstance(func, ast.Name)} & _BUILTINS)
     if not remote:
         raise UnusableLabelError("the tests use no name of the program, so that every program would pass")
     if modules:
@@ -206,12 +209,6 @@ def _modules(trees: Iterable[ast.Module], free: set[str]) -> set[str]:
     with_attributes = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
     alone = {node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in with_attributes}
     return (free & sys.stdlib_module_names) - alone
-
-
-def _shadowing(trees: list[ast.Module]) -> list[str]:
-    """Functions of the program with the names of built-in ones, such as `sum`: where tests call nothing else."""
-    called = {node.func.id for node in _walk(trees) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
-    return sorted(called & _BUILTINS)
 
 
 def _is_of_program(step: ast.AST) -> bool:
