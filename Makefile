@@ -12,7 +12,16 @@ TORCH := $(shell sed -n 's/^torch==/torch-/p' requirements/cpu.txt)
 # For two cores: some of these tests wait for time limits. Real runs would only take each other's cores.
 SIDE_BY_SIDE := --numprocesses=3 --dist=worksteal
 
-.PHONY: help setup demo demo-toy test check quick-tests gpu-rehearsal chaos audit lint format docs arena-docs site build clean
+# Files that load torch, Ray or vLLM in the fast tests. Those take seconds to load, and then pytest needs milliseconds for
+# each test to visit all their loggers: so the other files are run in a process of their own.
+STACK_TESTS := cli_doctor cli_evaluate cli_events cli_init cli_run_watch cli_verbs config_loss_rules \
+	config_score_rules data_hostile data_problems data_training docs docs_api docs_migrating gpu_* model_code \
+	platforms_disk platforms_gpu reporting_redaction reward_arithmetic reward_function reward_weighted_sum rollout_* \
+	trainer_* weights_*
+STACK := tests/contract $(wildcard $(STACK_TESTS:%=tests/unit/test_%.py))
+QUICK := -m "not e2e and not slow"
+
+.PHONY: help setup demo demo-toy test test-long check quick-light quick-stack gpu-rehearsal chaos audit lint format docs arena-docs site build clean
 
 # A line that starts with two number signs is shown as it is; what follows them beside a target is its line.
 help: ## show this text
@@ -38,15 +47,21 @@ demo: $(READY) ## train SmolLM2-135M with Reinforce-Ada on this CPU and show tha
 demo-toy: $(READY) ## the same with a toy model, in under two minutes
 	@$(BIN)/openrlhf-ada demo --toy --run-dir $(RUN_DIR)
 
-test: $(READY) lint ## every test, with the real Ray, DeepSpeed and vLLM
-	@$(BIN)/pytest -q $(SIDE_BY_SIDE) tests/unit tests/contract
-	@$(BIN)/pytest -q --numprocesses=2 --dist=loadfile tests/e2e tests/gpu
+test: $(READY) lint ## lint, and every test but the long ones, with the real Ray, DeepSpeed and vLLM
+	@$(BIN)/pytest -q $(SIDE_BY_SIDE) tests/unit tests/contract tests/benchmarks
+	@$(BIN)/pytest -q --numprocesses=2 --dist=loadfile -m "not long" tests/e2e tests/gpu
 
-check: $(READY) ## lint, and the fast unit and contract tests: about two minutes on two cores
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint quick-tests
+test-long: $(READY) ## the long tests, which `make test` leaves out: faults of nodes, every method, the notebook
+	@$(BIN)/pytest -q --numprocesses=2 --dist=loadfile -m long tests/e2e
 
-quick-tests: $(READY) ## the tests of `make check` alone
-	@$(BIN)/pytest -q --numprocesses=2 --dist=worksteal -m "not e2e and not slow" tests/unit tests/contract
+check: $(READY) ## lint, and the fast unit and contract tests: about a minute on two cores
+	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target lint quick-light quick-stack
+
+quick-light: $(READY) ## the fast tests of `make check` that load neither torch nor Ray
+	@LOADS_NO_STACK=1 $(BIN)/pytest -q $(QUICK) $(filter-out $(STACK),$(wildcard tests/unit/test_*.py))
+
+quick-stack: $(READY) ## its other fast tests
+	@$(BIN)/pytest -q $(QUICK) $(STACK)
 
 gpu-rehearsal: $(READY) ## what a CPU can show of the paths on GPUs (docs/gpu.md): up to half an hour
 	@$(BIN)/pytest -q $(SIDE_BY_SIDE) -m "rehearsal and not e2e" tests/unit tests/contract
@@ -59,11 +74,10 @@ chaos: $(READY) ## faults in real runs, up to two hours; what has been tried is 
 audit: ## known weaknesses of the pinned packages; asks PyPI, with pipx
 	@requirements/audit.sh
 
-lint: $(READY) ## formatting, spelling, layers, sizes, private access (host/), types, shell scripts and Dockerfiles
+lint: $(READY) ## formatting, spelling, layers, types, shell scripts and Dockerfiles
 	@$(BIN)/ruff format --check -q . && $(BIN)/ruff check -q . && $(BIN)/codespell
 	@said=$$($(BIN)/lint-imports --no-logo 2>&1) || { echo "$$said"; exit 1; }
 	@$(BIN)/pyright --warnings
-	@$(BIN)/pytest -qq --no-header --disable-warnings tests/unit/test_private_access.py tests/unit/test_layering.py
 	@find openrlhf_ada -name '*.py' -exec wc -l {} + | awk '$$1 > 400 && $$2 != "total" { print $$2 " has " $$1 " lines: is it one thing?" }'
 	@$(BIN)/hadolint dockerfile/Dockerfile dockerfile/Dockerfile.cpu && $(BIN)/shellcheck dockerfile/*.sh requirements/*.sh tests/gpu/*.sh .github/*.sh
 	@$(BIN)/shellcheck --external-sources --source-path=SCRIPTDIR examples/scripts/*.s*
@@ -72,7 +86,7 @@ format: $(READY) ## format the code and fix what ruff can fix
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
 docs: $(READY) ## write docs/flags.md anew, from the parsers, and the measured tables of other pages
-	@$(BIN)/python -m openrlhf_ada.cli.flag_reference docs/flags.md
+	@$(BIN)/python benchmarks/flag_reference.py
 	@$(BIN)/python benchmarks/result_tables.py
 
 arena-docs: $(READY) ## write benchmarks/arena/RESULTS.md and the table of docs/arena.md anew

@@ -163,7 +163,7 @@ def make_generator(engines: list[Any], prompts: int, steps: int) -> Any:
 @contextmanager
 def timed_conversion() -> Iterator[list[float]]:
     """Processor seconds that it takes to make experience of what is trained, by step."""
-    from openrlhf_ada.rollout.batch import Batch
+    from openrlhf_ada.rollout.records import Batch
 
     seconds: list[float] = []
     convert = Batch.samples

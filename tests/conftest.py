@@ -5,9 +5,9 @@ from __future__ import annotations
 import gc
 import importlib.util
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from unittest import mock
 
 import pytest
 from hypothesis import settings
@@ -23,6 +23,9 @@ os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
 settings.register_profile("ada", deadline=None, max_examples=40, derandomize="CI" in os.environ)
 settings.load_profile("ada")
 
+LOADS_NO_STACK = "LOADS_NO_STACK" in os.environ
+"""`make quick-light`."""
+
 if importlib.util.find_spec("flash_attn") is None:
     # Without it OpenRLHF cannot even be imported. This only prepares the process: nothing heavy is loaded here.
     without_gpu.activate()
@@ -32,7 +35,12 @@ if importlib.util.find_spec("flash_attn") is None:
 gc.disable()
 
 
+def loaded() -> set[str]:
+    return {"torch", "ray", "vllm"} & sys.modules.keys()
+
+
 def pytest_collection_finish() -> None:
+    assert not LOADS_NO_STACK or not loaded(), f"a file loads {loaded()}: it belongs to STACK in the Makefile"
     gc.freeze()
     gc.enable()
 
@@ -40,7 +48,9 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(autouse=True, scope="module")
 def imports_stay() -> Iterator[None]:
     """What a file has imported is half a second of each `gc.collect()`, which OpenRLHF calls with every checkpoint."""
+    before = loaded()
     yield
+    assert not LOADS_NO_STACK or loaded() == before, "this file belongs to STACK in the Makefile"
     gc.collect()
     gc.freeze()
 
@@ -48,8 +58,11 @@ def imports_stay() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def environment_as_found() -> Iterator[None]:
     """vLLM and torch leave variables behind, which runs that later tests start would inherit."""
-    with mock.patch.dict(os.environ):
-        yield
+    before = os.environ.copy()
+    yield
+    if os.environ != before:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 @pytest.fixture

@@ -84,14 +84,11 @@ def _flat(file: Path) -> Flat:
         return dict(_leaves(read_yaml(file, FLAG, typed=False)[0], ""))
     try:
         content: Any = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(
-            FLAG, str(file), f"it cannot be read ({error.strerror})", "Name the record of a run"
-        ) from error
     except RecursionError as error:
-        raise ConfigError(FLAG, str(file), f"sections of flags are {DEEPEST} deep at most", "Mend it") from error
-    except ValueError as error:
-        raise ConfigError(FLAG, str(file), f"it is not valid JSON: {error}", "Mend it") from error
+        raise ConfigError(FLAG, str(file), "it is nested too deeply", "Mend it") from error
+    except (OSError, ValueError) as error:
+        said = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(FLAG, str(file), f"it is no JSON ({said})", "Name the record of a run") from error
     if not isinstance(content, Mapping):
         raise ConfigError(FLAG, str(file), "it must hold one `name: value` for each flag", "Name the record of a run")
     return dict(_leaves(content, ""))

@@ -8,7 +8,7 @@ import sys
 from openrlhf_ada.cli.config_file import expanded
 from openrlhf_ada.cli.verbs import VERBS, list_verbs
 from openrlhf_ada.config.flags import ConfigError
-from openrlhf_ada.config.installed import MissingPackagesError, missing_package, versions
+from openrlhf_ada.config.installed import MissingPackagesError, missing_package, stack_versions
 from openrlhf_ada.config.nearest import did_you_mean
 from openrlhf_ada.config.visible import error_text
 from openrlhf_ada.host.parser import HostError
@@ -28,13 +28,12 @@ def main() -> int:
         print(f"usage: openrlhf-ada <command> [--config FILE] [options]\n\n{list_verbs()}\n{CONFIG_HELP}")
         return 0 if arguments else 2
     if arguments[0] == "--version":
-        print("\n".join(versions()))
+        print("\n".join(f"{name} {version}" for name, version in stack_versions().items()))
         return 0
     name, *rest = arguments
     if name not in VERBS:
-        print(
-            f"openrlhf-ada: error: no command {name!r}.{did_you_mean(name, VERBS)}\n\n{list_verbs()}", file=sys.stderr
-        )
+        said = f"openrlhf-ada: error: no command {name!r}.{did_you_mean(name, VERBS)}"
+        print(f"{said}\n\n{list_verbs()}", file=sys.stderr)
         return 2
     verb = VERBS[name]
     try:

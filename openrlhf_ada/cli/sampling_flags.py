@@ -6,11 +6,11 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from types import SimpleNamespace
 from typing import Any
 
-from openrlhf_ada.config.flags import FULL_MARKS, ConfigError, add_flag, check_value, is_within, said_interval
+from openrlhf_ada.config.flags import FULL_MARKS, ConfigError, add_flag, check_value, flag
 from openrlhf_ada.config.schema import AdaConfig, add_flags
 from openrlhf_ada.config.settings import resolve
 from openrlhf_ada.data.problems import Problem, Question, Source
@@ -44,98 +44,77 @@ class Sampling:
     seed: int
 
 
-_WITHIN = {
-    "[1, inf)": ("n", "max_new_tokens", "engines", "tensor_parallel_size", "limit"),
-    "[0, inf)": ("temperature",),
-    "(0, 1]": ("top_p", "gpu_memory_utilization"),
-    "(-inf, inf)": ("right_above",),
-}
-"""Flags by the interval of their values."""
+GRADERS = ", ".join(NAMED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingFlags:
+    """What these commands have beside OF_TRAINING."""
+
+    reward: str | None = flag(None, "NAME")
+    """{GRADERS}; mixed: each row names its own; FILE.py:NAME, a reward file or a URL. Of several with commas, the
+    first is the score and grades here. Default: the reward that belongs to the problems."""
+    right_above: float = flag(FULL_MARKS, "SCORE")
+    """An answer is right if its score is greater; this is full marks."""
+    limit: int | None = flag(None, "COUNT", "[1, inf)")
+    """Take only the first rows of each source. Default: all."""
+    input_key: str | None = flag(None, "COLUMN")
+    """Column with the question; dots for nested fields. Default: auto-detected."""
+    label_key: str | None = flag(None, "COLUMN")
+    """Column with the reference answer. Default: auto-detected."""
+    n: int | None = flag(None, "N", "[1, inf)")
+    """Answers per problem. Default: 8 for eval, 16 for prepare-data."""
+    temperature: float = flag(1.0, "T", "[0, inf)")
+    """Sampling temperature."""
+    top_p: float = flag(1.0, "P", "(0, 1]")
+    """Nucleus sampling; 1: all tokens."""
+    top_k: int = flag(-1, "K")
+    """Sample from the K most likely tokens; -1: all."""
+    max_new_tokens: int = flag(3072, "TOKENS", "[1, inf)")
+    """Length limit of an answer."""
+    max_len: int | None = flag(None, "TOKENS")
+    """Length limit of prompt and answer. Default: --max_new_tokens + 1024, or the model's context."""
+    seed: int = flag(0, "S")
+    """Seed of all answers."""
+    template: str | None = flag(None, "TEXT")
+    """Prompt, with {{}} for the question. Default: of a named benchmark or data set its own, else {{}}."""
+    system: str | None = flag(None, "TEXT")
+    """System message, if the model has a chat template."""
+    no_chat: bool = flag(False)
+    """Send plain text even if the model has a chat template."""
+    engines: int = flag(1, "N", "[1, inf)")
+    """Number of vLLM engines."""
+    tensor_parallel_size: int = flag(1, "N", "[1, inf)")
+    """GPUs per engine."""
+    gpu_memory_utilization: float = flag(0.9, "SHARE", "(0, 1]")
+    """Share of GPU memory for an engine."""
+
+
+GROUPS = {"n": "sampling", "engines": "engines and grading"}
+"""By the first flag of each."""
 
 
 def add_sampling_flags(parser: argparse.ArgumentParser, *, n: int) -> None:
-    """Columns, reward, sampling, engines and grading."""
-    add = parser.add_argument
-    add(
-        "--reward",
-        metavar="NAME",
-        help=f"{', '.join(NAMED)}; mixed: each row names its own; FILE.py:NAME, a reward file or a URL. Of several "
-        "with commas, the first is the score and grades here (default: the reward that belongs to the problems)",
-    )
-    add(
-        "--right_above",
-        type=float,
-        default=FULL_MARKS,
-        metavar="SCORE",
-        help=f"an answer is right if its score is greater (default: full marks, {FULL_MARKS:g})",
-    )
-    add("--limit", type=int, metavar="COUNT", help="take only the first rows of each source (default: all)")
-    add(
-        "--input_key",
-        metavar="COLUMN",
-        help="column with the question; dots for nested fields (default: auto-detected)",
-    )
-    add("--label_key", metavar="COLUMN", help="column with the reference answer (default: auto-detected)")
-    group = parser.add_argument_group("sampling")
-    add = group.add_argument
-    add("--n", type=int, default=n, metavar="N", help=f"answers per problem (default {n})")
-    add("--temperature", type=float, default=1.0, metavar="T", help="sampling temperature (default 1)")
-    add("--top_p", type=float, default=1.0, metavar="P", help="nucleus sampling (default 1: all tokens)")
-    add("--top_k", type=int, default=-1, metavar="K", help="sample from the K most likely tokens (default -1: all)")
-    add("--max_new_tokens", type=int, default=3072, metavar="TOKENS", help="length limit of an answer (default 3072)")
-    add(
-        "--max_len",
-        type=int,
-        metavar="TOKENS",
-        help="length limit of prompt and answer (default: --max_new_tokens + 1024, or the model's context)",
-    )
-    add("--seed", type=int, default=0, metavar="S", help="seed of all answers (default 0)")
-    add(
-        "--template",
-        metavar="TEXT",
-        help="prompt, with {} for the question (default: of a named benchmark or data set its own, else {})",
-    )
-    add("--system", metavar="TEXT", help="system message, if the model has a chat template")
-    add("--no_chat", action="store_true", help="send plain text even if the model has a chat template")
-    _add_engine_flags(parser)
-
-
-def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("engines and grading")
-    add = group.add_argument
-    add("--engines", type=int, default=1, metavar="N", help="number of vLLM engines (default 1)")
-    add("--tensor_parallel_size", type=int, default=1, metavar="N", help="GPUs per engine (default 1)")
-    add(
-        "--gpu_memory_utilization",
-        type=float,
-        default=0.9,
-        metavar="SHARE",
-        help="share of GPU memory for an engine (default 0.9)",
-    )
+    """All of SamplingFlags and OF_TRAINING. `n`: answers per problem, unless they are given."""
+    group: Any = parser
+    for f in fields(SamplingFlags):
+        group = parser.add_argument_group(GROUPS[f.name]) if f.name in GROUPS else group
+        add_flag(SamplingFlags, f.name, group, f"--{f.name}", dest=f.name)
     for name in OF_TRAINING:
         add_flag(AdaConfig, name, group, f"--{name}", dest=name)
+    parser.set_defaults(n=n)
 
 
 def sampling_of(args: argparse.Namespace, longest: int | None = None) -> Sampling:
     """Checked; raises ConfigError. `longest`: tokens that every model takes; None while that is not known."""
-    for interval, names in _WITHIN.items():
-        for name in names:
-            value = getattr(args, name)
-            if value is not None and not is_within(value, interval):
-                raise ConfigError(f"--{name}", value, said_interval(interval), "Leave it out")
-    for name in OF_TRAINING:
-        check_value(AdaConfig.__dataclass_fields__[name], getattr(args, name), f"--{name}")
+    for f in (*fields(SamplingFlags), *(AdaConfig.__dataclass_fields__[name] for name in OF_TRAINING)):
+        check_value(f, getattr(args, f.name), f"--{f.name}")
     max_len = args.max_len or min(args.max_new_tokens + 1024, longest or sys.maxsize)
     rules = (
         ("top_k", args.top_k == -1 or args.top_k >= 1, "it is a number of tokens, or -1", "Leave it out"),
         ("n", args.n == 1 or args.temperature > 0, "with --temperature 0 all answers are the same", "Use --n 1"),
         ("max_len", longest is None or max_len <= longest, f"a model takes {longest} tokens at most", "Lower it"),
-        (
-            "max_len",
-            max_len > args.max_new_tokens,
-            "prompt and answer must fit",
-            "Raise it, or lower --max_new_tokens",
-        ),
+        ("max_len", max_len > args.max_new_tokens, "prompt and answer must fit", "Raise it above --max_new_tokens"),
     )
     for name, holds, rule, remedy in rules:
         if not holds:
@@ -144,11 +123,8 @@ def sampling_of(args: argparse.Namespace, longest: int | None = None) -> Samplin
 
 
 def longest_context(models: Sequence[str], *, trusted: bool) -> int:
-    """Tokens, prompt and answer, that each of these takes. vLLM would refuse more after half a minute.
-
-    Raises:
-        ConfigError: one is not there, or brings code along and is not `trusted`.
-    """
+    """Tokens, prompt and answer, that each of these takes. vLLM would refuse more after half a minute. Raises
+    ConfigError: one is not there, or brings code along and is not `trusted`."""
     from openrlhf_ada.host.model_code import check_model_code
     from openrlhf_ada.trainer.preflight import check_model
 
@@ -162,9 +138,8 @@ def longest_context(models: Sequence[str], *, trusted: bool) -> int:
     try:
         configs = [AutoConfig.from_pretrained(model, trust_remote_code=trusted).get_text_config() for model in models]
     except OSError as error:
-        raise ConfigError(
-            "--model", " ".join(models), f"one cannot be loaded ({str(error).splitlines()[0]})", "Check the name"
-        ) from error
+        rule = f"one cannot be loaded ({str(error).splitlines()[0]})"
+        raise ConfigError("--model", " ".join(models), rule, "Check the name") from error
     return min(config.max_position_embeddings for config in configs)
 
 
@@ -186,21 +161,14 @@ def about_templates(sources: Sequence[Source]) -> str:
 
 
 def check_template(template: str | None, system: str | None, problems: Sequence[Problem]) -> None:
-    """Of --template and --system; raises ConfigError where one would be without effect, or would leave something of
-    a problem out."""
+    """Raises ConfigError where one would be without effect, or would leave something of a problem out."""
     messages = [problem.question for problem in problems if not isinstance(problem.question, str)]
     if system and any(message["role"] == "system" for question in messages for message in question):
-        raise ConfigError(
-            "--system", system, "these problems are chat messages that have a system message", "Leave it out"
-        )
-    if template is None:
-        return
-    if "{}" not in template:
+        raise ConfigError("--system", system, "these problems have a system message of their own", "Leave it out")
+    if template is not None and "{}" not in template:
         raise ConfigError("--template", template, "it has no {}, where the question goes", "Add it")
-    if messages:
-        raise ConfigError(
-            "--template", template, "these problems are chat messages, which are taken as they are", "Leave it out"
-        )
+    if template is not None and messages:
+        raise ConfigError("--template", template, "chat messages are taken as they are", "Leave it out")
 
 
 def scoring_of(args: argparse.Namespace) -> tuple[str | None, RowRewards | None]:
@@ -212,12 +180,8 @@ def scoring_of(args: argparse.Namespace) -> tuple[str | None, RowRewards | None]
     if reward == MIXED:
         return reward, RowRewards(args.reward_key or KEY, parse_map(args.reward_map, "--reward_map"), "--")
     if given is not None:
-        raise ConfigError(
-            f"--{given}",
-            getattr(args, given),
-            f"rows name their grader with --reward {MIXED} only",
-            f"Add that, or leave --{given} out",
-        )
+        rule, remedy = f"rows name their grader with --reward {MIXED} only", f"Add that, or leave --{given} out"
+        raise ConfigError(f"--{given}", getattr(args, given), rule, remedy)
     return reward, None
 
 

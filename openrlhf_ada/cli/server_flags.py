@@ -21,6 +21,8 @@ KEY_NAME = "OPENAI_API_KEY"
 OF_ENGINES = ("engines", "tensor_parallel_size", "gpu_memory_utilization", "cluster_wait", "max_len")
 """Flags of engines that `eval` starts itself."""
 
+OF_SERVER = ("api_key_env", "concurrency")
+
 
 def add_server_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("a server that runs already")
@@ -41,23 +43,15 @@ def add_server_flags(parser: argparse.ArgumentParser) -> None:
 
 def check_server_flags(args: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     """Raises ConfigError for values that are wrong, or without effect."""
-    if args.base_url is None:
-        for name, is_given in (
-            ("api_key_env", args.api_key_env is not None),
-            ("concurrency", args.concurrency != parser.get_default("concurrency")),
-        ):
-            if is_given:
-                raise ConfigError(f"--{name}", getattr(args, name), "it goes with --base_url", "Give both or neither")
-        return
-    _check_url(args.base_url)
-    for name in OF_ENGINES:
+    rule, remedy = "it goes with --base_url", "Give both or neither"
+    if args.base_url is not None:
+        _check_url(args.base_url)
+        rule, remedy = "it is for engines that this command starts, without --base_url", "Leave one of them out"
+    for name in OF_SERVER if args.base_url is None else OF_ENGINES:
         if getattr(args, name) != parser.get_default(name):
-            raise ConfigError(
-                f"--{name}",
-                getattr(args, name),
-                "it is for engines that this command starts, and --base_url names a server that runs already",
-                "Leave one of them out",
-            )
+            raise ConfigError(f"--{name}", getattr(args, name), rule, remedy)
+    if args.base_url is None:
+        return
     if args.concurrency < 1:
         raise ConfigError("--concurrency", args.concurrency, "at least one request is sent at a time", "Try 32")
     if args.system and args.no_chat:
@@ -73,25 +67,20 @@ def _check_url(url: str) -> None:
         is_address = False
     # The value is not repeated: it may hold a key.
     if without_logins(url) != url or "@" in url or "?" in url:
-        raise ConfigError(
-            "--base_url",
-            REMOVED,
-            "it has a login or a query, which would be written",
-            f"Put the key into {KEY_NAME}",
-        )
+        rule = "it has a login or a query, which would be written"
+        raise ConfigError("--base_url", REMOVED, rule, f"Put the key into {KEY_NAME}")
     if not is_address:
         raise ConfigError("--base_url", url, "it is not the address of a server", "Try http://localhost:8000/v1")
 
 
 def _key(args: argparse.Namespace) -> str:
     """The key; "" where there is none. Raises ConfigError."""
-    key = os.environ.get(args.api_key_env or KEY_NAME, "").strip()
+    name = args.api_key_env or KEY_NAME
+    key = os.environ.get(name, "").strip()
     if args.api_key_env and not key:
-        raise ConfigError(
-            "--api_key_env", args.api_key_env, "this environment variable is not set", "Set it, or export it"
-        )
+        raise ConfigError("--api_key_env", name, "this environment variable is not set", "Set it, or export it")
     if not (key.isascii() and key.isprintable()):
-        raise ConfigError("--api_key_env", args.api_key_env or KEY_NAME, "its value is no key", "Set it to the key")
+        raise ConfigError("--api_key_env", name, "its value is no key", "Set it to the key")
     return key
 
 

@@ -140,11 +140,8 @@ def _check(args: SimpleNamespace) -> bool:
 
 def notes(args: SimpleNamespace) -> list[str]:
     """What a run is told of its flags."""
-    settings = args.ada
-    return [
-        *(*without_effect(settings), *loss_warnings(settings, args), *objective_notes(settings)),
-        *threshold_notes(args),
-    ]
+    of_settings = [*without_effect(args.ada), *loss_warnings(args.ada, args), *objective_notes(args.ada)]
+    return [*of_settings, *threshold_notes(args)]
 
 
 def check_surroundings(args: SimpleNamespace) -> None:
@@ -188,15 +185,12 @@ def how_to_resume(words: Sequence[str], args: SimpleNamespace) -> str:
     return f"Resume it from its last checkpoint, {last}: {command}"
 
 
-def run(args: SimpleNamespace, words: Sequence[str] = (), log: LogText | None = None) -> int:
+def run(args: SimpleNamespace, words: Sequence[str], log: LogText) -> int:
     """Train with checked flags, showing progress; everything that was started is ended before this returns.
 
-    `words`: the command line after `openrlhf-ada train`. `log`: keeps what this process prints; None: a log begins
-    here. Raises ConfigError where another run has the folders.
+    `words`: the command line after `openrlhf-ada train`. `log`: keeps what this process prints. Raises ConfigError
+    where another run has the folders.
     """
-    if log is None:
-        with kept_output() as own:
-            return run(args, words, own)
     keep_name(args, words)
     with ProgressView() as view, quiet(args.ada.verbose):
         view.handle({"type": "phase", "text": "starting Ray"})
@@ -205,12 +199,8 @@ def run(args: SimpleNamespace, words: Sequence[str] = (), log: LogText | None = 
         log_dir, full = "none: Ray did not start", ""
         try:
             begin_run_folder(args, [*PROG.split(), *words], log)
-            with ray_session(
-                args,
-                verbose=args.ada.verbose,
-                note=_noting(view),
-                last_words=lambda: how_to_resume(words, args),
-            ) as session:
+            last_words = lambda: how_to_resume(words, args)  # noqa: E731
+            with ray_session(args, verbose=args.ada.verbose, note=_noting(view), last_words=last_words) as session:
                 log_dir = session.log_dir
                 try:
                     _train(args, view, session)
@@ -223,9 +213,8 @@ def run(args: SimpleNamespace, words: Sequence[str] = (), log: LogText | None = 
                 log.line(line)
             print(f"{PROG}: the run failed.\n{root_cause(error)}", file=sys.stderr)
             traceback = args.ada.resolved_run_dir(args.logger.wandb.run_name) / LOG_FILE
-            print(
-                f"{full}The traceback: {traceback}. Logs of all processes: {log_dir} (or --verbose)", file=sys.stderr
-            )
+            said = f"{full}The traceback: {traceback}. Logs of all processes: {log_dir} (or --verbose)"
+            print(said, file=sys.stderr)
             return EXIT_FAILED
         except (RunLostError, RayHeadLostError) as error:
             print(f"{PROG}: the run failed. {error}\n{full}Logs of all processes: {log_dir}", file=sys.stderr)

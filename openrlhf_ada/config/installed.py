@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 
@@ -43,12 +43,6 @@ OPENRLHF_REMEDY = (
 
 class MissingPackagesError(Exception):
     """A command needs packages that are not installed."""
-
-
-def versions() -> Iterator[str]:
-    """One line for this package and for each of STACK that is installed."""
-    for name, found in stack_versions().items():
-        yield f"{name} {found}"
 
 
 def stack_versions() -> dict[str, str]:

@@ -143,15 +143,10 @@ def _select_all(s: Settings) -> Iterator[Problem]:
     n, size = s.group_size, s.budget if s.mode == "est" else s.max_samples
     if s.trains_varying:
         if s.wave < n:
-            rule = (
-                f"with --ada_select all a prompt trains what it has drawn: --rollout.n_samples_per_prompt {n} or more"
-            )
+            rule = f"with --ada_select all a prompt trains what it draws: --rollout.n_samples_per_prompt {n} or more"
             yield "--ada_wave", s.wave, rule, f"Use --ada_wave {n}"
     elif s.trains_all and (size != n or s.gate is not None):
-        rule = (
-            f"a step trains exactly --rollout.batch_size x n rollouts, n being {n}, so all can be trained only where "
-            f"that many are drawn"
-        )
+        rule = f"a step trains --rollout.batch_size x {n} rollouts, so all can be trained only where as many are drawn"
         yield "--ada_select", s.select, rule, f"Use --ada_mode est with --ada_budget {n}, or another selection"
 
 
@@ -188,10 +183,7 @@ def _weights(s: Settings) -> Iterator[Problem]:
         yield "--ada_correction", s.correction, rule, remedy
     at_own_rate = Need.SILENT_UNRESOLVED in baseline.lacks and Need.PREDICTION not in baseline.needs
     if at_own_rate and s.scores == "raw" and Need.WEIGHT in needs and s.objective != "linear":
-        rule = (
-            f"the weight of --ada_objective {s.objective} is then taken at the pool's own pass rate, which is 0 for a "
-            f"pool without a positive, and multiplies its raw scores"
-        )
+        rule = f"--ada_objective {s.objective} takes its weight at the pool's own pass rate, 0 without a positive"
         remedy = "Leave it out for a prediction, or use --ada_objective linear"
         yield "--ada_baseline", s.baseline, rule, remedy
 

@@ -89,9 +89,6 @@ class _Methods(Mapping[str, Method]):
     def __len__(self) -> int:
         return len(_names())
 
-    def __contains__(self, name: object) -> bool:
-        return name in _names()
-
 
 METHODS: Mapping[str, Method] = _Methods()
 
@@ -120,11 +117,8 @@ def _read(name: str, path: Path, above: tuple[Path, ...]) -> Method:
     content, lines = read_yaml(path, FLAG, typed=True)
     if unknown := [key for key in content if key not in KEYS]:
         key = unknown[0]
-        is_flag = "." in key or key.startswith(("ada_", "-"))
-        hint = (
-            f"Put it under `flags:`, two spaces in.{did_you_mean(key, KEYS)}" if is_flag else did_you_mean(key, KEYS)
-        )
-        remedy = hint.strip().rstrip("?") or f"Keys are {', '.join(KEYS)}"
+        inside = "Put it under `flags:`, two spaces in." if "." in key or key.startswith(("ada_", "-")) else ""
+        remedy = f"{inside}{did_you_mean(key, KEYS)}".strip().rstrip("?") or f"Keys are {', '.join(KEYS)}"
         raise wrong(FLAG, path, lines[key], f"no key has the name {key}", remedy)
     for key in ("base", *TEXTS):
         if key in content and (not isinstance(content[key], str) or not content[key].strip()):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import runpy
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any
@@ -200,14 +201,13 @@ def resolve(given: AdaConfig, *, n: int, advantage: str, batch: int) -> Settings
     pilot = gate.pilot if gate else (given.pilot or PILOT) if est and given.allocation in PILOTED else None
     correction = given.correction or _correction(given, select, advantage)
     estimator = given.estimator or ("critic" if given.baseline == "critic" and advantage != "gae" else "ema")
-    as_given: dict[str, Any] = {
-        f.name: getattr(given, f.name) for f in fields(given) if f.name not in Settings.__annotations__
-    }
+    same = (f.name for f in fields(given) if f.name not in Settings.__annotations__)
+    as_given: dict[str, Any] = {name: getattr(given, name) for name in same}
     return Settings(
         given=given,
         group_size=n,
         advantage=advantage,
-        target=_objective(given),
+        target=matched(given.objective) if given.objective.startswith(MATCHED) else Objective(given.objective),
         gate=gate,
         k_pos=(given.k_pos or k_pos) if k_pos else 0,
         k_neg=(given.k_neg or k_neg) if k_neg else 0,
@@ -255,13 +255,6 @@ def _baseline(given: AdaConfig, advantage: str, correction: str, estimator: str)
     return "loo" if advantage == "rloo" else "pool"
 
 
-def _objective(given: AdaConfig) -> Objective | TabulatedObjective:
-    """Raises ConfigError where another run's weight is to be matched and has no table."""
-    if given.objective.startswith(MATCHED):
-        return matched(given.objective)
-    return Objective(given.objective)
-
-
 def make_policy(settings: Settings) -> Policy:
     """The policy that the flags describe, or name by --ada_policy, without anything learned yet.
 
@@ -278,9 +271,13 @@ def make_policy(settings: Settings) -> Policy:
 
 def published_policy(settings: Settings) -> Policy:
     """The policy that --ada_mode and its flags describe, whatever --ada_policy says: a file may build on it."""
-    if settings.mode == "est":
-        return _estimated(settings) if settings.pilot is None else _two_stage(settings, settings.pilot)
-    return _sequential(settings)
+    if settings.mode != "est":
+        return _sequential(settings)
+    same = ("budget", "min_samples", "max_samples", "allocation")
+    split: dict[str, Any] = {name: getattr(settings, name) for name in same} | {"memory": _memory(settings)}
+    if settings.pilot is not None:
+        return TwoStage(pilot=settings.pilot, builder=_builder(settings), **split)
+    return Estimated(floor=settings.floor, builder=_builder(settings, allocated=_allocated(settings)), **split)
 
 
 def _sequential(settings: Settings) -> Sequential:
@@ -289,34 +286,11 @@ def _sequential(settings: Settings) -> Sequential:
     return Sequential(rule, settings.wave, settings.max_samples, _builder(settings), memory)
 
 
-def _estimated(settings: Settings) -> Estimated:
-
-    def allocated(p: float) -> float:
-        return (
-            float(priority(settings.allocation, [p], settings.floor)[0]) if settings.allocation in PRIORITIES else 1.0
-        )
-
-    return Estimated(
-        budget=settings.budget,
-        min_samples=settings.min_samples,
-        max_samples=settings.max_samples,
-        allocation=settings.allocation,
-        floor=settings.floor,
-        builder=_builder(settings, allocated=allocated),
-        memory=_memory(settings),
-    )
-
-
-def _two_stage(settings: Settings, pilot: int) -> TwoStage:
-    return TwoStage(
-        pilot=pilot,
-        budget=settings.budget,
-        min_samples=settings.min_samples,
-        max_samples=settings.max_samples,
-        allocation=settings.allocation,
-        builder=_builder(settings),
-        memory=_memory(settings),
-    )
+def _allocated(settings: Settings) -> Callable[[float], float]:
+    """How many rollouts a prompt of a pass rate gets, beside others; 1 where the split has no such share."""
+    if settings.allocation not in PRIORITIES:
+        return lambda p: 1.0
+    return lambda p: float(priority(settings.allocation, [p], settings.floor)[0])
 
 
 def _builder(settings: Settings, **options: Any) -> GroupBuilder:
@@ -380,10 +354,7 @@ def _settings_of(name: str) -> Settings:
         (other.mode == "est", "the weight of a split depends on the other prompts of the batch"),
         (other.chooses, "which prompts it samples depends on the other prompts of the batch"),
         (other.policy is not None or other.scores == "raw", "only the rules of --ada_exit on scores of 0 and 1 count"),
-        (
-            not other.is_enumerable,
-            f"--ada_select {other.select} declares no Trait (core/pieces.py) to enumerate it by",
-        ),
+        (not other.is_enumerable, f"--ada_select {other.select} has no Trait (core/pieces.py) to enumerate it by"),
         (other.advantage not in ESTIMATORS, f"{other.advantage} has one baseline for the whole batch"),
         (other.objective.startswith(MATCHED) and other.aims, f"it matches a weight itself: {other.objective}"),
     )

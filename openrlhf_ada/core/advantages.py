@@ -61,7 +61,7 @@ BASELINES: Table[Callable[[Drawn], Floats]] = Table()
 """Functions that return r - b, shape (N,)."""
 
 _OUTSIDE = {Need.SILENT_UNRESOLVED: "gives them one"}
-_OWN_STD = "divides by the group's standard deviation, which is a weight of its own"
+_OWN_STD = "divides by the group's or pool's standard deviation, which is a weight of its own"
 
 
 @BASELINES.add("pool")
@@ -162,10 +162,7 @@ def plain(advantages: Floats, rewards: Floats) -> Floats:
     return advantages
 
 
-_WEIGHT = "divides by the pool's standard deviation, which is a weight of its own"
-
-
-@ESTIMATORS.add("group_norm", needs={Need.SILENT_UNRESOLVED}, lacks={Need.PLAIN_ADVANTAGES: _WEIGHT})
+@ESTIMATORS.add("group_norm", needs={Need.SILENT_UNRESOLVED}, lacks={Need.PLAIN_ADVANTAGES: _OWN_STD})
 def over_std(advantages: Floats, rewards: Floats) -> Floats:
     """(r - b) / std (GRPO, arXiv 2402.03300); the unbiased std and its epsilon are OpenRLHF's."""
     return advantages / (rewards.std(ddof=1) + 1e-9)

@@ -11,7 +11,7 @@ import numpy as np
 from openrlhf_ada.core.criteria import CHOICES, LEAST_VALUE
 from openrlhf_ada.core.estimators import RateEstimator
 from openrlhf_ada.core.row_table import missing_names
-from openrlhf_ada.core.types import Bools, Floats, Ints, PromptPool
+from openrlhf_ada.core.types import Floats, Ints, PromptPool
 from openrlhf_ada.core.visits import VisitHistory
 
 MOST_EPOCHS = 20
@@ -84,13 +84,10 @@ class PromptChooser:
             raise ValueError("prompts can be chosen only where pass rates and earlier visits are known")
         known = self._visits.known(rows, self._rates.draw(rows, self._rng))
         value = np.maximum(self._value(known), LEAST_VALUE)
-        chance = chances(np.where(self._is_overdue(rows, count), CERTAIN, value), count)
+        is_overdue = self._step - self._sampled_at[rows] > MOST_EPOCHS * self.num_rows / count
+        chance = chances(np.where(is_overdue, CERTAIN, value), count)
         taken: list[int] = systematic(chance, self._rng).tolist()
         return [Choice(rows[i], float(chance[i])) for i in taken]
-
-    def _is_overdue(self, rows: list[int], count: int) -> Bools:
-        """Those not sampled for MOST_EPOCHS, in steps of `count` prompts."""
-        return self._step - self._sampled_at[rows] > MOST_EPOCHS * self.num_rows / count
 
     def _next(self, count: int, avoid: Collection[int]) -> list[int]:
         """The first `count` rows of the pass but those of `avoid`, which keep their places."""

@@ -143,8 +143,7 @@ def _weight(builder: GroupBuilder, ends: Iterable[End], p: float, predicted: flo
 
 
 def _kept(builder: GroupBuilder, scores: Floats, positives: int) -> Iterator[tuple[float, tuple[int, ...]]]:
-    """(probability, indices) of the groups that a pool of 0/1 scores, positives first, can lead to. Raises ValueError
-    for a selection that does not say how many it keeps of each outcome (`Trait`)."""
+    """(probability, indices) of each group of a pool of 0/1 scores, positives first; ValueError without a `Trait`."""
     selection = builder.selection
     drawn, n = len(scores), selection.group_size
     if selection.has(Trait.OUTCOMES_BY_COUNT):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from math import inf
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
-from openrlhf_ada.core.scheduling import FinishedPool, Request, Scheduler
+from openrlhf_ada.core.scheduling import FinishedPool, Progress, Request, Scheduler
 from openrlhf_ada.core.types import PromptKey, Sample
 
 Payload = TypeVar("Payload")
@@ -94,6 +95,9 @@ class Fleet(Protocol[Answer_co]):
 
 ATTEMPTS = 2
 """How often a rollout is tried until it has a score, with the same seed: a reward server may have been away."""
+
+
+REPORT_EVERY_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,10 +207,7 @@ def run(
     dispatcher = Dispatcher(fleet, limits.slots)
     num_given_up = 0
     while not scheduler.is_done:
-        dispatcher.send(
-            (scheduler.take_required, limits.slots),
-            (scheduler.take_speculative, limits.speculative),
-        )
+        dispatcher.send((scheduler.take_required, limits.slots), (scheduler.take_speculative, limits.speculative))
         needless: list[Request] = []
         for event in dispatcher.wait():
             if isinstance(event, Failed):
@@ -234,3 +235,24 @@ def _report(scheduler: Scheduler[Payload], event: Ended[Payload] | Lost, attempt
     else:
         scheduler.lose(request)
     return []
+
+
+def sampling_progress(
+    report: Callable[..., object], clock: Callable[[], float]
+) -> Callable[[Callable[[], Progress]], None]:
+    """To be called with a scheduler's `progress` whenever engines have answered. `report` gets its fields, and the
+    seconds since this scheduler's sampling began: at the first call, and then every REPORT_EVERY_S."""
+    current: Callable[[], Progress] | None = None
+    began = reported_at = 0.0
+
+    def look(read_progress: Callable[[], Progress]) -> None:
+        nonlocal current, began, reported_at
+        now = clock()
+        if read_progress is not current:
+            current, began, reported_at = read_progress, now, -inf
+        # To look at thousands of pools takes longer than to read an answer.
+        if now - reported_at >= REPORT_EVERY_S:
+            reported_at = now
+            report(**asdict(read_progress()), seconds=now - began)
+
+    return look

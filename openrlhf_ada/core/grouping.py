@@ -140,8 +140,7 @@ class GroupBuilder:
         return self._has(Need.SUMMED_TOKENS)
 
     def _lacks(self, need: Need) -> bool:
-        """Does the baseline lack this? Without WHOLE_POOL it reads the kept samples alone. Without SILENT_UNRESOLVED
-        it is from outside the pool, so that a pool of one outcome has a gradient."""
+        """Does the baseline lack this: WHOLE_POOL (it reads kept samples), SILENT_UNRESOLVED (it is from outside)?"""
         return need in BASELINES[self.baseline].lacks
 
     def _has_gradient(self, scores: Floats, positive: Bools) -> bool:
@@ -155,8 +154,7 @@ class GroupBuilder:
         return predicts or not self._weighs or self.graded or bool(positive.any())
 
     def _is_resolved(self, scores: Floats) -> bool:
-        """Does the pool show more than one outcome? To a correction, which works with pass rates, partial credit is
-        none; else scores that differ are, whatever a length penalty makes of their rewards."""
+        """Are there two outcomes? To a correction partial credit is none; else scores that differ are two."""
         if not self._weighs:
             return is_spread(scores)
         positive = scores > self.selection.threshold
@@ -196,8 +194,7 @@ class GroupBuilder:
         return estimator.function(advantages, drawn.rewards)[index]
 
     def _stratum_factors(self, kept_positive: Bools, share: float) -> Floats:
-        """share / (k+/k) for kept positives, (1 - share) / (k-/k) for kept negatives, k of them in all; shape (k,).
-        With share = K/N the kept samples, so weighted, have the pool's average."""
+        """share / (k+/k) for kept positives, (1 - share) / (k-/k) for kept negatives, k of them in all; shape (k,)."""
         kept, num_pos = len(kept_positive), int(kept_positive.sum())
         if self.selection.has(Trait.FAIR_SAMPLE):
             return np.ones(kept)

@@ -86,13 +86,9 @@ class FinishedPool(Generic[Payload]):
 
 @dataclass(slots=True)
 class _OpenPrompt(Generic[Payload]):
-    """A prompt whose policy still decides about it.
-
-    `wanted`: the policy asked for indices below this. `sent`: indices below this were sent or queued. Of these,
-    `outstanding` have no answer yet, `waiting` are finished and wait for their wave, `parked` are sent again once they
-    are wanted. `failed_at`: the first index that failed at its last attempt, for this `reason` (`maxsize`: none did);
-    no sample from there on can enter the pool.
-    """
+    """A prompt whose policy still decides about it, and asked for indices below `wanted`. Those below `sent` are
+    `outstanding` (no answer yet), `waiting` (finished, for their wave), `parked` (sent again once wanted) or queued.
+    `failed_at`: the first index without a score for good (`maxsize`: none), which with all after it enters no pool."""
 
     finished: FinishedPool[Payload]
     wanted: int = 0
@@ -149,12 +145,7 @@ class Scheduler(Generic[Payload]):
     """
 
     def __init__(
-        self,
-        policy: Policy,
-        pools: Sequence[PromptPool],
-        name: SchedulerName,
-        *,
-        least_chance: float = LEAST_CHANCE,
+        self, policy: Policy, pools: Sequence[PromptPool], name: SchedulerName, *, least_chance: float = LEAST_CHANCE
     ) -> None:
         self.waste = Waste()
         self.num_sent = 0

@@ -13,8 +13,6 @@ import numpy as np
 from openrlhf_ada.core.pieces import Need, Table, Trait
 from openrlhf_ada.core.types import Floats, Ints
 
-Indices = tuple[int, ...]
-
 SELECTIONS: Table[Callable[[Floats, int, float, np.random.Generator], list[int] | Ints]] = Table()
 """Functions (scores, n, threshold, generator) -> indices of n samples, in any order."""
 
@@ -27,7 +25,7 @@ class Selection:
     group_size: int
     threshold: float
 
-    def keep(self, scores: Floats, rng: np.random.Generator) -> Indices:
+    def keep(self, scores: Floats, rng: np.random.Generator) -> tuple[int, ...]:
         """Indices (ascending) of the kept samples; raises ValueError if the pool holds fewer than n (not with `all`).
 
         `scores`: float64, shape (N,), in index order.

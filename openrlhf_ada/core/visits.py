@@ -40,12 +40,10 @@ class VisitHistory:
         for pool in pools:
             self._observe_visit(pool)
         if seen_before:
-            self._explore(np.array([pool.count_positives(self.threshold) / len(pool) for pool in pools]))
-
-    def _explore(self, shares: Floats) -> None:
-        """By a step's shares of positives: if more prompts than wanted had one outcome, fewer are looked at again."""
-        self.easy = _moved(self.easy, float((shares == 1.0).mean()) >= EASY_TARGET)
-        self.hard = _moved(self.hard, float((shares == 0.0).mean()) >= HARD_TARGET)
+            # If more prompts than wanted had one outcome, fewer are looked at again.
+            shares = np.array([pool.count_positives(self.threshold) / len(pool) for pool in pools])
+            self.easy = _moved(self.easy, float((shares == 1.0).mean()) >= EASY_TARGET)
+            self.hard = _moved(self.hard, float((shares == 0.0).mean()) >= HARD_TARGET)
 
     def _observe_visit(self, pool: PromptPool) -> None:
         last, run = self._table.of([pool.row])[:, 0]

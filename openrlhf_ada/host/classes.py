@@ -21,10 +21,8 @@ def unwrap_ray_class(actor_class: Any) -> type:
 
 @contextmanager
 def substituted(module: ModuleType, **replacements: Any) -> Iterator[None]:
-    """Let OpenRLHF find our classes under the names of its own, for the duration of a call.
-
-    Its functions create objects of these classes by name: no argument, and no method to override, leads there.
-    """
+    """Let OpenRLHF's functions find our classes under the names of its own, for the duration of a call: no argument,
+    and no method to override, leads there."""
     originals = {name: getattr(module, name) for name in replacements}
     try:
         for name, value in replacements.items():
@@ -41,10 +39,8 @@ def first_process(group: Any) -> Any:
 
 
 def run_training(args: SimpleNamespace, trainer: Any, trainer_async: Any, engine: Any, **actors: Any) -> None:
-    """Run OpenRLHF's `train(args)` with our Ray-wrapped trainers and engine in place of its own.
-
-    `actors` replaces names in OpenRLHF's command-line module, such as CriticModelActor.
-    """
+    """Run OpenRLHF's `train(args)` with our Ray-wrapped trainers, engine and `actors`, by their names in its
+    command-line module (such as CriticModelActor), in place of its own."""
     from openrlhf.cli import train_ppo_ray
     from openrlhf.trainer import ppo_trainer, ppo_trainer_async
     from openrlhf.trainer.ray import vllm_engine

@@ -22,11 +22,8 @@ from openrlhf_ada.host.classes import substituted, unwrap_ray_class
 
 
 class _FullBatchEngine:
-    """In place of `vllm.AsyncLLMEngine`: how much an engine computes at a time is what suits its device.
-
-    vLLM has figures by device for its class LLM and its server only. An AsyncLLM gets 128 requests and 2,048 tokens a
-    step, so most of a GPU would stay idle. What the arguments name themselves stays.
-    """
+    """In place of `vllm.AsyncLLMEngine`, whose 128 requests and 2,048 tokens a step leave most of a GPU idle. vLLM has
+    figures by device for its class LLM. What the arguments name themselves stays."""
 
     @staticmethod
     def from_engine_args(engine_args: AsyncEngineArgs) -> AsyncLLM:
@@ -39,9 +36,7 @@ class HostRolloutActor(unwrap_ray_class(vllm_engine.RolloutRayActor)):
     """OpenRLHF's, with a place to act before vLLM starts. On a CPU it has the CPU platform's settings."""
 
     async def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """OpenRLHF's constructor starts vLLM by the name `vllm.AsyncLLMEngine`. vLLM's statistics, which nobody reads,
-        cost the actor's process as much as the tokens themselves.
-        """
+        """vLLM's statistics, which nobody reads, cost the actor's process as much as the tokens themselves."""
         with substituted(vllm, AsyncLLMEngine=_FullBatchEngine):
             await super().__init__(*args, **{"disable_log_stats": True} | kwargs)
 
@@ -55,11 +50,8 @@ class HostRolloutActor(unwrap_ray_class(vllm_engine.RolloutRayActor)):
 
 
 def replace_rewards(executor: Any, wrap: Callable[[Any], Any]) -> None:
-    """Put `wrap(function)` in place of both ways in which OpenRLHF's executor asks for a reward.
-
-    It logs why a reward failed, and goes on without: the executor offers no other place to learn the reason. Agents of
-    users may have neither.
-    """
+    """Put `wrap(function)` in place of both ways in which OpenRLHF's executor asks for a reward: it logs why one
+    failed, and goes on without. Agents of users may have neither."""
     for name in ("reward_func", "_fetch_rewards_via_http"):
         function = getattr(executor, name, None)
         if function is not None:

@@ -34,10 +34,8 @@ class HostGenerator(SamplesGenerator):
         return self._sample_buffer
 
     def restart_evaluation(self) -> None:
-        """Let the next evaluation begin with the first prompt.
-
-        OpenRLHF forgets how far it has come, but not where it fails to put a dead engine to sleep.
-        """
+        """Let the next evaluation begin with the first prompt. OpenRLHF forgets how far it has come, but not where it
+        fails to put a dead engine to sleep."""
         self._eval_dataloader_iter = None
 
     def _dispatch_prompts_to_vllm(
@@ -51,11 +49,8 @@ class HostGenerator(SamplesGenerator):
         """Called with each sample that OpenRLHF's own loop has read. To be overridden."""
 
     def _process_response_into_experience(self, response: Any, **generate_kwargs: Any) -> Experience:
-        """OpenRLHF's loop calls it once per response: the one moment in which it shows samples that it rejects.
-
-        A response's length is its sampled tokens. OpenRLHF counts from the first to the last of them, and between the
-        turns of a conversation others tell.
-        """
+        """OpenRLHF's loop calls it for each response, rejected ones too. Its length is its sampled tokens: OpenRLHF's
+        has what others tell between turns."""
         experience = super()._process_response_into_experience(response, **generate_kwargs)
         experience.response_length = experience.action_mask.sum(dim=-1)
         self.on_sample(experience)
@@ -63,18 +58,13 @@ class HostGenerator(SamplesGenerator):
 
 
 def number_rows(dataset: Any) -> None:
-    """Let every row of a `PromptDataset` carry its own position through OpenRLHF's loader.
-
-    The data set hands out (datasource, prompt, label, image), and the training loop ignores the first: it is the one
-    slot in which a stable prompt id survives shuffling without a second dataset class.
-    """
+    """Let every row of a `PromptDataset` carry its position through OpenRLHF's loader, in the place of its datasource,
+    which training ignores."""
     dataset.datasources = list(range(len(dataset)))
 
 
 def seed_order(loader: Any, seed: int) -> None:
-    """Let the next iteration of OpenRLHF's loader be in the order of this seed, unless its state is restored.
-
-    A shuffling loader's sampler has a generator of its own, seeded at random when the loader was made.
-    """
+    """Let the next iteration of OpenRLHF's loader be in the order of this seed, unless its state is restored. A
+    shuffling sampler has a generator of its own, seeded at random when it was made."""
     if isinstance(loader.sampler, RandomSampler):
         loader.sampler.generator.manual_seed(seed)

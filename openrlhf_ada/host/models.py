@@ -33,9 +33,7 @@ class HostPolicyTrainer(ppo_actor.ActorPPOTrainer):
 
     def share_memory(self, engines: Sequence[Any], parameters: NamedParameters | None = None) -> None:
         """OpenRLHF's own way to send weights, over CUDA IPC, to these engines: the policy's, or these `parameters`.
-
-        Its method takes no arguments but reads four attributes: it is called on an object that has these four.
-        """
+        Its method reads four attributes: it is called on an object that has these four."""
         actor: Any = self.actor
         if parameters is not None:
             actor = SimpleNamespace(model=SimpleNamespace(module=SimpleNamespace(named_parameters=parameters)))
@@ -47,8 +45,7 @@ class HostPolicyTrainer(ppo_actor.ActorPPOTrainer):
 
 class HostModelActor:
     """Mixed into OpenRLHF's processes of models: no code of a model runs that the user did not ask for, and the first
-    process chooses the port on which they meet.
-    """
+    process chooses the port on which they meet."""
 
     model_role: str
     """Whose model it is, for the message."""
@@ -110,11 +107,8 @@ class HostRewardActor(HostModelActor, unwrap_ray_class(launcher.RewardModelActor
 
 
 def before_optimizer_steps(engine: Any, look: Callable[[], None] = lambda: None) -> None:
-    """Call `look` before each step of a DeepSpeed engine that changes the weights.
-
-    Single precision without ZeRO is trained by torch's own optimizer, whose gradient's norm DeepSpeed does not know.
-    It is noted here, where OpenRLHF looks for it.
-    """
+    """Call `look` before each step of a DeepSpeed engine that changes the weights. In single precision without ZeRO
+    the gradient's norm, which DeepSpeed does not know then, is noted where OpenRLHF looks for it."""
     step = engine.step
 
     def watched(*args: Any, **kwargs: Any) -> Any:
@@ -129,12 +123,9 @@ def before_optimizer_steps(engine: Any, look: Callable[[], None] = lambda: None)
 
 
 def is_gradient_finite(engine: Any) -> bool:
-    """Of all processes, between the last backward pass and the step.
-
-    True in bfloat16 without ZeRO, and in float16, where DeepSpeed looks itself and leaves steps out to find its scale.
-
-    Its gradient norm does not tell: ZeRO 3 gives the square root of the number of groups for one that is not finite.
-    """
+    """Of all processes, between the last backward pass and the step. True in bfloat16 without ZeRO, and in float16,
+    where DeepSpeed leaves steps out itself. The norm does not tell: ZeRO 3 has a number also for one that is not
+    finite."""
     if _is_plain(engine):
         return bool(torch.isfinite(engine.get_global_grad_norm()))
     if engine.fp16_enabled() or not engine.zero_optimization_stage():

@@ -137,8 +137,7 @@ def _parser_class(
 
 
 def _did_you_mean(message: str, known: Mapping[str, argparse.Action]) -> str:
-    """For argparse's words on a wrong choice or on unknown flags: the nearest choice; or the nearest known flags of
-    each, in the dotted or the flat spelling."""
+    """For argparse's words on a wrong choice or on unknown flags: the nearest that there are."""
     if wrong := _WRONG_CHOICE.match(message):
         near = did_you_mean(wrong[2], map(str, known[wrong[1]].choices or ()))
         return near or did_you_mean(wrong[2], METHODS).replace("mean ", "mean --ada_method ")

@@ -15,11 +15,8 @@ _held: list[socket.socket] = []
 
 
 def free_port() -> int:
-    """A port of this machine that nobody gets before this process listens on it, seconds later.
-
-    OpenRLHF takes any free port and lets go of it, and Ray may give it to another of its processes.
-    The one who listens must ask for SO_REUSEADDR, as PyTorch and vLLM do. Raises OSError.
-    """
+    """A port of this machine that nobody gets before this process listens on it, seconds later: OpenRLHF lets go of
+    the port that it finds. Who listens must ask for SO_REUSEADDR, as PyTorch and vLLM do. Raises OSError."""
     # Not the seeded numbers of a run: two runs would look at the same ports.
     for port in random.SystemRandom().sample(range(FIRST, LAST), TRIES):
         if _holds(port):

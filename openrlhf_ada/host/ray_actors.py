@@ -34,10 +34,8 @@ class ActorRow:
 
 
 def job_actors() -> list[ActorRow]:
-    """All actors of this process's job, from Ray's head. Ray must be initialised.
-
-    Ray's public table of actors is its dashboard's, which a local Ray of ours does not start.
-    """
+    """All actors of this process's job, from Ray's head; Ray must be initialised. Ray's public table is its
+    dashboard's, which a local Ray of ours does not start."""
     import ray
     from ray._private import state
 
@@ -47,8 +45,7 @@ def job_actors() -> list[ActorRow]:
 
 def num_engines_up() -> int:
     """Engines of this job whose constructor is done; an engine answers no call before that. Ours have the name of
-    OpenRLHF's class.
-    """
+    OpenRLHF's class."""
     return sum(row.class_name == ENGINE and row.state == UP for row in job_actors())
 
 

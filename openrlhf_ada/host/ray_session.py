@@ -31,10 +31,8 @@ def session_folder() -> str:
 
 
 def running_cluster() -> str | None:
-    """Address of the cluster that RAY_ADDRESS or `ray start` names, as `ray.init()` would find it.
-
-    "auto" would also find the private Ray of another run on this machine, and end with that run.
-    """
+    """Address of the cluster that RAY_ADDRESS or `ray start` names, as `ray.init()` would find it. "auto" would also
+    find the private Ray of another run here."""
     from ray._private import services
 
     find: Any = services.canonicalize_bootstrap_address
@@ -58,10 +56,7 @@ def started_apart() -> Iterator[None]:
     from ray._private import services, utils
 
     apart = partial(services.ConsolePopen, start_new_session=True)
-    with (
-        substituted(services, ConsolePopen=apart),
-        substituted(utils, set_sigterm_handler=lambda handler: None),
-    ):
+    with substituted(services, ConsolePopen=apart), substituted(utils, set_sigterm_handler=lambda handler: None):
         yield
 
 

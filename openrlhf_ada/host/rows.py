@@ -30,9 +30,7 @@ def load_blended(spec: str, *, max_count: int, split: str, use_ms: bool = False)
 
 
 def prompt_maker(input_template: str | None, chat_template: Callable[..., str] | None) -> Callable[[Any], str]:
-    """A function from the question of a row to the prompt that OpenRLHF samples from.
-
-    `chat_template`: the tokenizer's `apply_chat_template` where that is used, else None.
-    """
+    """A function from the question of a row to the prompt that OpenRLHF samples from. `chat_template`: the tokenizer's
+    `apply_chat_template` where that is used."""
     make = load_by_path(PROMPTS).preprocess_data
     return lambda question: make({"q": question}, input_template, "q", None, chat_template)[0]

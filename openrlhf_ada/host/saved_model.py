@@ -9,16 +9,16 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.nn import Module
 from transformers.core_model_loading import revert_weight_conversion
 
 
-def as_in_checkpoint(model: Module, tensors: dict[str, torch.Tensor]) -> dict[str, dict[str, torch.Tensor]]:
-    """What a checkpoint has, by name, of each of these tensors, which are on the meta device.
-
-    Raises ValueError where a tensor of the checkpoint is made of several.
-    """
-    _forget_unused(model)
+def as_in_checkpoint(model: Any, tensors: dict[str, torch.Tensor]) -> dict[str, dict[str, torch.Tensor]]:
+    """What a checkpoint has, by name, of each of these tensors, which are on the meta device. Raises ValueError where
+    a tensor of the checkpoint is made of several."""
+    conversions = getattr(model, "_weight_conversions", None)
+    if conversions is not None:
+        # With ZeRO-3, transformers keeps conversions too that the checkpoint did not need, and would revert them.
+        model._weight_conversions = [conversion for conversion in conversions if conversion.was_used()]
     whole = converted(model, tensors)
     renamed = {id(tensor): name for name, tensor in whole.items()}
     found = {
@@ -38,10 +38,3 @@ def as_in_checkpoint(model: Module, tensors: dict[str, torch.Tensor]) -> dict[st
 def converted(model: Any, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """What a checkpoint has of these tensors of the model."""
     return revert_weight_conversion(model, tensors)
-
-
-def _forget_unused(model: Any) -> None:
-    """With ZeRO-3, transformers keeps conversions too that the checkpoint did not need, and would revert them."""
-    conversions = getattr(model, "_weight_conversions", None)
-    if conversions is not None:
-        model._weight_conversions = [conversion for conversion in conversions if conversion.was_used()]

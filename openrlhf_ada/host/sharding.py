@@ -23,10 +23,8 @@ ShapeOf = Callable[[Parameter], Sequence[int]]
 
 
 def sharding(args: Any, model: Module) -> tuple[Gather, ShapeOf]:
-    """How the parameters of a policy become whole, and what shape they then have.
-
-    ZeRO-3 leaves an empty tensor and keeps the shape in `ds_shape`; of tensor parallelism only a gather tells it.
-    """
+    """How the parameters of a policy become whole, and what shape they then have. ZeRO-3 leaves an empty tensor with
+    its shape in `ds_shape`; of tensor parallelism only a gather tells it."""
     if args.ds.tensor_parallel_size > 1:
 
         @contextmanager

@@ -27,9 +27,8 @@ class HostWorkerExtension(WorkerWrap):
         return self.model_runner.model.load_weights(weights=weights)
 
     def update_weight_cuda_ipc(self, *args: Any, **kwargs: Any) -> None:
-        """It opens a handle and loads the tensor in one go, but reads three attributes only: it is called on an object
-        that has these three, and that loads by `take_shared`.
-        """
+        """It opens a handle and loads the tensor, and reads three attributes: it is called on an object that has
+        these, and loads by `take_shared`."""
         runner = SimpleNamespace(model=SimpleNamespace(load_weights=self.take_shared))
         seen: Any = SimpleNamespace(device=self.device, model_config=self.model_config, model_runner=runner)
         WorkerWrap.update_weight_cuda_ipc(seen, *args, **kwargs)

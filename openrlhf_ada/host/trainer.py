@@ -23,10 +23,8 @@ class HostTrainer(BasePPOTrainer):
     """Mixed into a trainer of OpenRLHF."""
 
     def train_step_without_critic(self, rollout_samples: Any, global_step: int) -> tuple[dict[str, Any], int]:
-        """OpenRLHF's training step for the policy alone; it would fit a critic that it knows of to advantages.
-
-        The critic is hidden for the call only: OpenRLHF saves its checkpoints by the same attribute.
-        """
+        """OpenRLHF's training step for the policy alone; it would fit a critic that it knows of to advantages. Hidden
+        for the call only: OpenRLHF saves its checkpoints by the same attribute."""
         group, self.critic_model_group = self.critic_model_group, None
         try:
             return super().train_step(rollout_samples, global_step)

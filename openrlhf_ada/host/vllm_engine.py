@@ -34,11 +34,8 @@ def ended_cores(llm: Any) -> dict[str, int]:
 
 
 def lacks_weights(layer: Module, present: set[int], *, got_some: bool) -> bool:
-    """Does this layer, in a layerwise reload, lack weights: all of them, or (`got_some`) some?
-
-    `present`: where in memory the weights lie that came. vLLM completes a layer that got some of its weights with
-    anything, and keeps the old ones of the others.
-    """
+    """Does this layer, in a layerwise reload, lack weights: all of them (then it keeps its old ones), or some
+    (`got_some`; vLLM completes it with anything)? `present`: where in memory the weights lie that came."""
     info = get_layerwise_info(layer)
     if not info.can_load() or info.kernel_tensors is None or bool(info.load_numel) is not got_some:
         return False
@@ -52,8 +49,7 @@ def lacks_weights(layer: Module, present: set[int], *, got_some: bool) -> bool:
 
 def pack_experts_anew(model: Module) -> None:
     """Before a layerwise reload: let vLLM pack experts for a CPU's kernels, as it did when it loaded them first. With
-    new weights it would copy them to where the packed ones lie.
-    """
+    new weights it would copy them to where the packed ones lie."""
     for layer in model.modules():
         method: Any = getattr(layer, "quant_method", None)
         backend = getattr(method, "unquantized_backend", None)
@@ -63,8 +59,7 @@ def pack_experts_anew(model: Module) -> None:
 
 def packed_weights(model: Module) -> dict[str, Tensor]:
     """By name, the parameters that kernels use. Call it after a layerwise reload has begun, when the model's own are
-    placeholders; the reload writes into these.
-    """
+    placeholders; the reload writes into these."""
     # torch leaves the annotation of `named_modules` out.
     layers = cast(Iterator[tuple[str, Module]], model.named_modules())
     return {
@@ -76,11 +71,9 @@ def packed_weights(model: Module) -> dict[str, Tensor]:
 
 
 class Reads(TorchDispatchMode):
-    """Which tensors a model's loader uses: it drops those whose names it does not know, often without a word.
-
-    While it lasts, notes in `seen` which of these contiguous tensors are copied or computed with, in whole or in
-    part. To be looked at is not to be read: cutting and turning touch no data.
-    """
+    """Notes in `seen` which of these contiguous tensors a model's loader copies or computes with, in whole or in part:
+    it drops those whose names it does not know. To be looked at is not to be read: cutting and turning touch no
+    data."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         super().__init__()

@@ -62,10 +62,7 @@ class SamplingSetup:
 
 
 async def _end_with(llm: Any) -> None:
-    """When vLLM's core is dead, so is this process: Ray can start it again, and vLLM cannot.
-
-    Watched, since vLLM leaves those waiting who are in a call other than `generate` when its core dies.
-    """
+    """End this process with vLLM's core: Ray can start it again. vLLM tells of the death in `generate` alone."""
     try:
         while not llm.errored:
             # A reward function that holds Python's lock stops this loop: the log then shows where it is.
@@ -234,8 +231,7 @@ class AdaRolloutActor(HostRolloutActor, ReceivesWeights):
 
 
 def _prepare_reward(executor: Any, names: Sequence[str], grading: Grading | None) -> None:
-    """OpenRLHF logs why a reward function failed and goes on without a reward; keep the reason. Also keep
-    the grades of our own reward functions."""
+    """Keep why a reward function failed, which OpenRLHF only logs, and the grades of our own."""
     function = getattr(executor, "reward_func", None)
     if isinstance(function, PooledReward):
         function.configure(grading or Grading())

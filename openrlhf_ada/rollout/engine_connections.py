@@ -14,13 +14,7 @@ from ray.exceptions import RayActorError
 from openrlhf_ada.core.fleet import EngineDown, EngineUp
 from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.rollout.engine import Job
-from openrlhf_ada.rollout.engine_restart import (
-    RESTART_S,
-    EngineWaiter,
-    ask_ready,
-    read_start_id,
-    restart_timeout,
-)
+from openrlhf_ada.rollout.engine_restart import RESTART_S, EngineWaiter, ask_ready, read_start_id, restart_timeout
 from openrlhf_ada.rollout.messages import Answer
 from openrlhf_ada.weights.sender import EngineGoneError
 
@@ -68,11 +62,7 @@ class EngineConnections:
     """
 
     def __init__(
-        self,
-        engines: Sequence[Any],
-        restore: Restore,
-        on_note: Callable[[str], None],
-        patience_s: float,
+        self, engines: Sequence[Any], restore: Restore, on_note: Callable[[str], None], patience_s: float
     ) -> None:
         self.engines = list(engines)
         self._restore = restore
@@ -123,8 +113,7 @@ class EngineConnections:
         return events
 
     def _send(self) -> None:
-        """Ask engines that have answered again, and tell them in the same call what to do: a call takes as long as
-        several rollouts."""
+        """Ask engines that have answered again, and tell them in that one call what to do: a call takes long."""
         asked = set(self._open_questions.values()) | set(self._recoveries)
         unsent, self._unsent = self._unsent, defaultdict(_Unsent)
         for index, engine in enumerate(self.engines):

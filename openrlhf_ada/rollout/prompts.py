@@ -130,8 +130,7 @@ class PromptSource:
 
 class ChosenPrompts(PromptSource):
     """The same for prompts that a chooser takes (--ada_candidates). An episode samples as many prompts as the data
-    has rows, some of them more than once and others not; no batch has a row twice.
-    """
+    has rows, some of them more than once and others not; no batch has a row twice."""
 
     def __init__(self, loader: Any, plan: BatchPlan, seed: int, num_episodes: int, chooser: PromptChooser) -> None:
         super().__init__(loader, plan, seed, num_episodes)

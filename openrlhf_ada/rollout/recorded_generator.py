@@ -21,8 +21,7 @@ from openrlhf_ada.rollout.records import RolloutBatch
 
 class RecordedGenerator(HostGenerator):
     """Counts what a batch cost (OpenRLHF's filter may reject some of what was drawn) and remembers the last
-    evaluation. It sends its tokenizer by name.
-    """
+    evaluation. It sends its tokenizer by name."""
 
     held_out: HeldOut
 

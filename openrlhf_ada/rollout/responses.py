@@ -45,11 +45,7 @@ class ResponseReader:
     """
 
     def __init__(
-        self,
-        args: Any,
-        max_length: int,
-        binary_reward_above: float | None,
-        threshold: ScoreThreshold | None = None,
+        self, args: Any, max_length: int, binary_reward_above: float | None, threshold: ScoreThreshold | None = None
     ) -> None:
         self._args = args
         self._max_length = max_length

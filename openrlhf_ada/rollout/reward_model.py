@@ -28,11 +28,8 @@ class RewardModel:
         self._timeout_s = args.ada.timeout
 
     def __call__(self, answers: Sequence[Sequence[int]]) -> list[float]:
-        """One score per answer, in order: any number, or NaN.
-
-        `answers`: the tokens of prompt and response; cut at --data.max_len, as they are trained. Raises RuntimeError
-        where a process of the model has died, or does not answer within --ada_timeout.
-        """
+        """One score per answer (the tokens of prompt and response), in order: any number, or NaN. Raises RuntimeError
+        where a process of the model has died, or does not answer within --ada_timeout."""
         # Models in parts (ZeRO 3) need every process to make equally many passes.
         padded = [*answers, *[answers[-1]] * (-len(answers) % self._processes)]
         # Through numpy: element by element, torch would take a thousand times as long.

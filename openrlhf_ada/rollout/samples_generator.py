@@ -25,14 +25,13 @@ from openrlhf_ada.core.scheduling import FinishedPool, Progress, Scheduler, Sche
 from openrlhf_ada.core.score_threshold import ScoreThreshold
 from openrlhf_ada.core.speculation import LEAST_CHANCE
 from openrlhf_ada.core.types import PromptKey, PromptPool, TrainingGroup
-from openrlhf_ada.rollout.batch import Batch
 from openrlhf_ada.rollout.engine import SamplingSetup
 from openrlhf_ada.rollout.engine_connections import SILENCE_S, EngineConnections, Restore
 from openrlhf_ada.rollout.messages import Result
 from openrlhf_ada.rollout.prompts import ChosenPrompts, PromptRequest, PromptSource
 from openrlhf_ada.rollout.ray_fleet import RayFleet, ScoreAnswers
 from openrlhf_ada.rollout.recorded_generator import RecordedGenerator
-from openrlhf_ada.rollout.records import RolloutBatch
+from openrlhf_ada.rollout.records import Batch, RolloutBatch
 from openrlhf_ada.rollout.responses import ResponseReader, sampling_params
 
 PromptValues = Callable[[Sequence[str]], Sequence[float]]
@@ -73,7 +72,10 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         self.options = options
         self.settings: Settings = host.args.ada
         self._num_batches = 0
-        self.prompts = self._prompt_source()
+        train = self.args.train
+        source = (self.prompts_dataloader, options.plan, train.seed, train.num_episodes)
+        chooser = options.chooser
+        self.prompts = PromptSource(*source) if chooser is None else ChosenPrompts(*source, chooser)
         self._connections = EngineConnections(
             self.vllm_engines,
             options.restore_engine,
@@ -81,11 +83,6 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
             # An engine tells of a rollout that takes too long itself.
             patience_s=self.settings.timeout + SILENCE_S,
         )
-
-    def _prompt_source(self) -> PromptSource:
-        train, options = self.args.train, self.options
-        source = (self.prompts_dataloader, options.plan, train.seed, train.num_episodes)
-        return PromptSource(*source) if options.chooser is None else ChosenPrompts(*source, options.chooser)
 
     def restore(self, states: dict[str, Any]) -> None:
         """Go on from a checkpoint's states (or from OpenRLHF's initial ones)."""
@@ -116,8 +113,11 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
             batch.thin(self.options.plan.unit, np.random.default_rng([self.args.train.seed, first_key, 1]))
         self._num_batches += 1
         pools = batch.pools()
-        figures = self.policy.observe(pools) | self._observe_scores(batch) | self.prompts.end_step(pools)
+        figures = self.policy.observe(pools) | self.prompts.end_step(pools)
         to_experience = self._reader(generate_kwargs).experience
+        if self.options.threshold is not None:
+            # It is another one from here on.
+            figures |= self.options.threshold.observe(batch.first_raw_scores(self.settings.first_scores))
         record = batch.record(self._texts_of(batch, to_experience), figures)
         self._note_failures(batch)
         samples = batch.samples(to_experience)
@@ -181,11 +181,6 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
                 "that it was written with"
             )
 
-    def _observe_scores(self, batch: Batch) -> dict[str, float]:
-        """End the step for the threshold, which is another one from here on."""
-        threshold = self.options.threshold
-        return {} if threshold is None else threshold.observe(batch.first_raw_scores(self.settings.first_scores))
-
     # -- sampling -----------------------------------------------------------------------------------------------------
 
     def _critic_values(self, requests: Sequence[PromptRequest], *, while_sampling: bool) -> Sequence[float] | None:
@@ -226,18 +221,16 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         batch.add(scheduler, self._build, at)
 
     def _replace(self, batch: Batch, exhausted: bool, generate_kwargs: dict[str, Any]) -> bool:
-        """Fresh prompts in place of given-up and, within the limit, of unresolved ones; does the episode end here?
-
-        Where limit or data end, the unresolved ones stay in the batch: nothing that was accepted is lost.
-        """
+        """Fresh prompts for given-up and, within the limit, unresolved ones (else kept); does the episode end here?"""
         left = self.settings.refill_limit if self.settings.refills else 0
         while True:
-            hopeless = batch.given_up_places()
+            hopeless = [i for i, place in enumerate(batch.places) if place.group is None]
             places = hopeless + batch.unresolved()[:left]
             fresh, exhausted = self.prompts.take_extra(len(places)) if places and not exhausted else ([], exhausted)
             if len(fresh) < len(hopeless):
                 # The episode has no other prompts: some of this batch take their places, as visits of their own.
-                fresh = fresh + self.prompts.repeat_prompts(batch.sampled_prompts(), len(hopeless) - len(fresh))
+                sampled = [batch.requests[place.finished.pool.key] for place in batch.places if place.group]
+                fresh = fresh + self.prompts.repeat_prompts(sampled, len(hopeless) - len(fresh))
             if len(fresh) < len(hopeless):
                 reason = batch.places[hopeless[-1]].finished.failure
                 raise RuntimeError(f"no prompt of this step got a score; the last: {reason}")
@@ -250,11 +243,7 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
             self._sample(batch, fresh, self._critic_values(fresh, while_sampling=True), generate_kwargs, at=places)
 
     def _on_prompt_failed(self, batch: Batch, given_up: FinishedPool[Result]) -> None:
-        """Raises RuntimeError where this is one prompt too many.
-
-        At once, while others are being sampled: whether the run ends does not depend on what comes first, but which
-        prompt the message names does.
-        """
+        """Raises RuntimeError where this is one prompt too many; at once, so time decides which prompt it names."""
         batch.num_hopeless += 1
         # A product such as 0.07 x 100 may come out just above the whole number that it is.
         allowed = math.ceil(self.settings.max_no_score * self.args.rollout.batch_size - 1e-9)

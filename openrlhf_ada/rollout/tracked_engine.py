@@ -154,9 +154,7 @@ def _unless_dead(call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable
 
 @asynccontextmanager
 async def _silent_in_death() -> AsyncIterator[None]:
-    """Where vLLM's core has died, this process is about to end with it. Whoever has asked learns from Ray that the
-    engine is gone, which starts it again; vLLM's error would count as a failure of the rollout, or end the run.
-    """
+    """Once vLLM's core is dead nothing is answered: whoever asked learns from Ray, which starts the engine again."""
     try:
         yield
     except EngineDeadError:

@@ -30,17 +30,10 @@ class StratumValueLoss(ValueLoss):
 
     weights: torch.Tensor | None = None
 
-    def forward(
-        self,
-        values: torch.Tensor,
-        old_values: torch.Tensor,
-        returns: torch.Tensor,
-        action_mask: torch.Tensor | None = None,
-        **loss_batch_info: Any,
-    ) -> torch.Tensor:
+    def forward(self, *values: torch.Tensor, action_mask: torch.Tensor | None = None, **info: Any) -> torch.Tensor:
         if self.weights is not None and action_mask is not None:
-            action_mask = action_mask * self.weights.to(values.device).unsqueeze(-1)
-        return super().forward(values, old_values, returns, action_mask=action_mask, **loss_batch_info)
+            action_mask = action_mask * self.weights.to(action_mask.device).unsqueeze(-1)
+        return super().forward(*values, action_mask=action_mask, **info)
 
 
 class AdaCriticTrainer(ppo_critic.CriticPPOTrainer):

@@ -95,11 +95,8 @@ class AdaptiveExperienceMaker(RemoteExperienceMaker):
         experience.advantages = advantages * weights.unsqueeze(-1)
 
     def _returns(self, experience: Any, coefficients: torch.Tensor) -> None:
-        """Critic-free: the coefficient takes the place of the baselined reward; undiscounted, as in OpenRLHF.
-
-        A coefficient is no reward: the range of rewards (--reward.clip_range) does not bound it. The KL penalty counts
-        a sample as often as it stands for others of its pool.
-        """
+        """Critic-free: the coefficient, which no range of rewards bounds, takes the place of the baselined reward. The
+        KL penalty counts a sample as often as it stands for others of its pool."""
         experience.kl = experience.kl * experience.info[CRITIC_WEIGHT].unsqueeze(-1)
         reward = self._token_rewards(experience, coefficients)
         experience.info["return"] = reward.sum(dim=-1)
@@ -107,20 +104,11 @@ class AdaptiveExperienceMaker(RemoteExperienceMaker):
         experience.returns, experience.advantages = returns, returns.clone()
 
     def _token_rewards(self, experience: Any, value: torch.Tensor) -> Any:
-        return compute_reward(
-            value,
-            self.kl_ctl.value,
-            experience.kl,
-            action_mask=experience.action_mask,
-        )
+        return compute_reward(value, self.kl_ctl.value, experience.kl, action_mask=experience.action_mask)
 
     def _whitening_scale(self, experiences: list[Any]) -> float:
-        """One positive factor for the whole batch, or 1.
-
-        OpenRLHF subtracts the batch mean and divides by the batch std. On groups that were selected by outcome the
-        mean is an artefact of the selection, and subtracting it would undo the baseline of every group; a common
-        positive scale changes no ratio between samples. So: divide by the root mean square over tokens, no more.
-        """
+        """One positive factor for the batch: over the root mean square of tokens. OpenRLHF also subtracts the mean,
+        which in groups selected by outcome would undo the baseline of each."""
         advantage = self.args.algo.advantage
         if advantage.estimator not in WHITENED or advantage.no_std_norm:
             return 1.0

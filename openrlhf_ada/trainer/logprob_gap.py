@@ -54,8 +54,7 @@ def logprob_gap(experiences: Sequence[Any]) -> LogprobGap | None:
 
 def surprisal(experiences: Sequence[Any]) -> float | None:
     """Mean of -log π over the sampled tokens of micro-batches with `action_log_probs` and `action_mask`, shape (B, A)
-    each: an estimate of the policy's entropy per token. None where nothing was sampled, or all is hidden.
-    """
+    each: an estimate of the policy's entropy per token. None where nothing was sampled, or all is hidden."""
     surprisals = [-e.action_log_probs.float()[computed_actions(e)] for e in experiences]
     tokens = sum(map(len, surprisals))
     return float(sum(part.sum() for part in surprisals)) / tokens if tokens else None

@@ -175,10 +175,8 @@ class AdaActorTrainer(HostPolicyTrainer):
         return named or has_experts(self.actor.model.module.config.to_dict())
 
     def _share_memory(self, engines: Mapping[int, Any], sums: bool) -> None:
-        """OpenRLHF's way, to these by number; but for what engines need in another form, such as merged adapters.
-
-        `sums`: compare checksums of what the policy has and what came. Raises WeightSyncError in the first process.
-        """
+        """OpenRLHF's way, to these by number, in the form that engines need (adapters merged). Raises WeightSyncError
+        in the first process if checksums (`sums`) differ."""
         if self._has_experts():
             # A folder's config.json says so before anything is started (`trainer/preflight.py`), a hub's does not.
             raise RuntimeError(
@@ -201,8 +199,7 @@ class AdaActorTrainer(HostPolicyTrainer):
 
     def send_to(self, engine: int, *, alone: bool) -> None:
         """To one engine only. To be called in all of the policy's processes, or in the first, `alone`, where that has
-        the weights whole. Raises EngineGoneError in the first if the engine has died once more.
-        """
+        the weights whole. Raises EngineGoneError in the first if the engine has died once more."""
         if self.use_cuda_ipc:
             self._share_memory({engine: self.vllm_engines[engine]}, self.strategy.args.ada.verify_sync != "off")
             return

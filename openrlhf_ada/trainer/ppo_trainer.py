@@ -10,6 +10,7 @@ from openrlhf_ada.config.host_values import scored_by_model
 from openrlhf_ada.host.trainer import HostSyncTrainer
 from openrlhf_ada.rollout.reward_model import RewardModel
 from openrlhf_ada.trainer.recorded_training import SAVING, RecordedTraining, ScoredLogs
+from openrlhf_ada.trainer.recorder import emit
 from openrlhf_ada.trainer.sampling import (
     eval_arguments,
     make_generator,
@@ -28,12 +29,9 @@ class AdaPPOTrainer(RecordedTraining, HostSyncTrainer):
         self.samples_generator = make_generator(
             self.samples_generator,
             prompt_values=values,
-            restore_engine=self._restore_engine,
+            restore_engine=lambda engine: restore_engine(self.actor_model_group, engine, rank_0_only=False),
             score=RewardModel(self.reward_model_group, self.args) if scored_by_model(self.args) else None,
         )
-
-    def _restore_engine(self, engine: int) -> list[Any]:
-        return restore_engine(self.actor_model_group, engine, rank_0_only=False)
 
     def fit(self, global_step: int = 0) -> None:
         """Train; with --ada_eval_ends also evaluate before the first and after the last step."""
@@ -45,7 +43,7 @@ class AdaPPOTrainer(RecordedTraining, HostSyncTrainer):
             self.broadcast_to_vllm()
         if self.evaluates_start():
             self._evaluate_now()
-        self.recorder.emit("phase", text="training")
+        emit(self.args, "phase", text="training")
         self.recorder.begin_step()
         super().fit(global_step)
         if self.evaluates_end():
@@ -54,7 +52,7 @@ class AdaPPOTrainer(RecordedTraining, HostSyncTrainer):
 
     def _evaluate_now(self) -> None:
         """Evaluate outside OpenRLHF's loop."""
-        self.recorder.emit("phase", text="evaluating on held-out prompts")
+        emit(self.args, "phase", text="evaluating on held-out prompts")
         self.samples_generator.generate_eval_samples(**eval_arguments(self.args, self.generate_kwargs))
         self.record_evaluation(self.samples_generator.held_out, self._step)
 

@@ -123,7 +123,7 @@ class AdaTrainingActor(RecordedTraining, HostTrainingActor):
                 logger.warning("an engine died after weights were sent; the generator deals with it")
 
     def fit(self, global_step: int = 0) -> None:
-        self.recorder.emit("phase", text="training")
+        emit(self.args, "phase", text="training")
         self.recorder.begin_step()
         super().fit(global_step)
 

@@ -43,7 +43,8 @@ class PromptCritic:
         batches = self._batches(len(prompts), self._args.rollout.micro_batch_size)
         tokens = [self._encode(prompt) for prompt in prompts]
         rows = [self._rows([tokens[i] for i in batch]) for batch in batches]
-        refs = self.group.async_run_method_batch("forward", **_columns(rows))
+        columns = {name: [row[name] for row in rows] for name in rows[0]}
+        refs = self.group.async_run_method_batch("forward", **columns)
         results = [value for part in ray.get(refs)[:: self._copies] for value in part]
         values: dict[int, float] = {}
         for batch, result in zip(batches, results, strict=True):
@@ -113,10 +114,6 @@ class PromptCritic:
             "attention_mask": zero_pad_sequences([torch.ones_like(s) for s in sequences], "right", stack=True),
             "action_mask": zero_pad_sequences(action_masks, "right", stack=True),
         }
-
-
-def _columns(rows: Sequence[PromptRows]) -> dict[str, list[torch.Tensor]]:
-    return {name: [row[name] for row in rows] for name in rows[0]}
 
 
 class PassRateCriticActor(UncommittedCheckpoints, HostCriticActor):

@@ -20,7 +20,7 @@ from openrlhf_ada.rollout.engine_restart import EngineWaiter
 from openrlhf_ada.rollout.records import RolloutBatch, StepRecord
 from openrlhf_ada.trainer.experience_maker import CRITIC_WEIGHT, AdaptiveExperienceMaker
 from openrlhf_ada.trainer.prompt_critic import PromptCritic
-from openrlhf_ada.trainer.recorder import Recorder, emit
+from openrlhf_ada.trainer.recorder import Recorder, emit, note
 from openrlhf_ada.trainer.step_metrics import first_wave_stats, ledger_metrics, step_metrics, trained_wrong
 
 TRAINED_ONLY = ("reward", "score", "return")
@@ -93,7 +93,7 @@ class RecordedTraining(HostTrainer):
         self.num_steps = num_steps
         self.recorder = Recorder(self.args, self._step or None, self.trackers)
         self.trackers.open(self._step or None)
-        self.recorder.emit("begin", step=self._step, max_steps=num_steps)
+        emit(self.args, "begin", step=self._step, max_steps=num_steps)
 
     @cached_property
     def engine_waiter(self) -> EngineWaiter:
@@ -160,7 +160,7 @@ class RecordedTraining(HostTrainer):
         if self.settings.baseline == "none" and not self.settings.in_ppo and not self._trains_wrong:
             self._trains_wrong = trained_wrong(record.groups, self.settings.positive_above)
             if self._trains_wrong:
-                self.recorder.note(_TRAINS_WRONG.format(share=self._trains_wrong))
+                note(self.args, _TRAINS_WRONG.format(share=self._trains_wrong))
         return status | self._logprob_metrics()
 
     def _logprob_metrics(self) -> dict[str, float]:
@@ -169,9 +169,9 @@ class RecordedTraining(HostTrainer):
             return {}
         if gap.mean > self.settings.logprob_stop / 10:
             limit = self.settings.logprob_stop
-            self.recorder.note(f"{gap}, a tenth of --ada_logprob_stop {limit:g} or more")
+            note(self.args, f"{gap}, a tenth of --ada_logprob_stop {limit:g} or more")
         if gap.ends_at_once > 0.5:
-            self.recorder.note(_FINISHED.format(share=gap.ends_at_once))
+            note(self.args, _FINISHED.format(share=gap.ends_at_once))
         return {"ada/logprob_gap_mean": gap.mean, "ada/logprob_gap_max": gap.maximum}
 
     def _record(self) -> StepRecord:
@@ -214,12 +214,11 @@ class RecordedTraining(HostTrainer):
         ray.get(first_process(self.actor_model_group).commit_checkpoints.remote(self.args.ada_origin))
 
     def _fit_to_choose(self, logs: dict[str, float]) -> dict[str, float]:
-        """Figures that a best checkpoint may be chosen by: none where too many answers have no score. Raises
-        ConfigError where none has the name of --ckpt.best_metric_key."""
+        """What may choose the best checkpoint: nothing where too many answers lack a score. Raises ConfigError."""
         key = self.best_eval_metric_key
         if isinstance(logs, ScoredLogs) and logs.held_out.missing_share > self.settings.max_no_score:
             share = logs.held_out.missing_share
-            self.recorder.note(f"{share:.0%} of the held-out answers have no score: they choose no best checkpoint")
+            note(self.args, f"{share:.0%} of the held-out answers have no score: they choose no best checkpoint")
             return {}
         if key and key != "none" and logs and key not in logs:
             names = ", ".join(sorted(name for name in logs if name.startswith(("accuracy", "pass@", "eval_"))))

@@ -53,14 +53,6 @@ class Recorder:
         last = max(self._used)
         return self._used.get(last if after_step is None else after_step, self._used[last])
 
-    def emit(self, kind: str, **content: Any) -> None:
-        """Tell the driver; never waits."""
-        emit(self._args, kind, **content)
-
-    def note(self, text: str) -> None:
-        """Show the user a line."""
-        note(self._args, text)
-
     def begin_step(self) -> None:
         self._step_started = time.monotonic()
 
@@ -75,7 +67,7 @@ class Recorder:
         }
         self._used[step] = {name: row[name] for name in TOTALS}
         self._log.log_step(step, row)
-        self.emit("step", step=step, max_steps=max_steps, metrics=row)
+        emit(self._args, "step", step=step, max_steps=max_steps, metrics=row)
         return row
 
     def samples(self, step: int, record: StepRecord) -> None:
@@ -94,18 +86,19 @@ class Recorder:
         row in the record, which is said.
         """
         if held_out.no_score:
-            self.note(f"{held_out.no_score} held-out answers have no score and are in no figure")
+            note(self._args, f"{held_out.no_score} held-out answers have no score and are in no figure")
         if not held_out.is_measurable:
-            self.note(
+            note(
+                self._args,
                 f"evaluation after step {step}: not recorded, not all scores are numbers from 0 to 1 (let the reward "
-                f"function return such as `scores`)"
+                f"function return such as `scores`)",
             )
             return
         metrics = evaluation_metrics(held_out, self._positive_above)
         self._log.log_evaluation(step, metrics)
         used = self.used(step) | {"ada/wall_clock_s": time.monotonic() - self._started}
         self.trackers.evaluation(step, metrics | used)
-        self.emit("eval", step=step, accuracy=metrics["eval/accuracy"], ci95=metrics["eval/ci95"])
+        emit(self._args, "eval", step=step, accuracy=metrics["eval/accuracy"], ci95=metrics["eval/ci95"])
 
     def finish(self) -> None:
         """Write summary.json and the report, and close the trackers, whatever the former raise."""
@@ -116,7 +109,7 @@ class Recorder:
         finally:
             # Last: one may wait for its server.
             self.trackers.finish()
-        self.emit("done", run_dir=str(self.run_dir))
+        emit(self._args, "done", run_dir=str(self.run_dir))
 
 
 def emit(args: Any, kind: str, **content: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from typing import Any
 
@@ -11,18 +12,14 @@ from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from openrlhf_ada.config.choosing import check_candidates, make_chooser
 from openrlhf_ada.config.host_values import batch_plan, scored_by_model
 from openrlhf_ada.config.settings import Settings, make_policy
+from openrlhf_ada.core.fleet import sampling_progress
 from openrlhf_ada.core.score_threshold import ScoreThreshold
 from openrlhf_ada.data.prepared import DRAWS, POSITIVES
 from openrlhf_ada.host.classes import first_process
 from openrlhf_ada.rollout.engine_connections import Restore
 from openrlhf_ada.rollout.ray_fleet import ScoreAnswers
 from openrlhf_ada.rollout.recorded_generator import RecordedGenerator
-from openrlhf_ada.rollout.samples_generator import (
-    AdaptiveSamplesGenerator,
-    PromptValues,
-    SamplingOptions,
-)
-from openrlhf_ada.rollout.sampling_progress import sampling_progress
+from openrlhf_ada.rollout.samples_generator import AdaptiveSamplesGenerator, PromptValues, SamplingOptions
 from openrlhf_ada.trainer.recorder import emit, note
 
 
@@ -50,7 +47,7 @@ def make_generator(
         known_counts=known_counts(host) if settings.known_counts else None,
         threshold=score_threshold(settings),
         score=score if scored_by_model(args) else None,
-        on_progress=sampling_progress(partial(emit, args, "sampling")),
+        on_progress=sampling_progress(partial(emit, args, "sampling"), time.monotonic),
         on_note=partial(note, args),
         chooser=make_chooser(settings, policy, num_prompts, args.train.seed) if settings.chooses else None,
     )

@@ -45,8 +45,7 @@ def show(experience: Any, lengths: Sequence[int]) -> None:
 
 def shorten(items: Sequence[Any]) -> None:
     """Let micro-batches by tokens (--train.dynamic_batch_enable) count SHORT tokens for rollouts that are not to be
-    computed. `items`: one rollout each, when they are dealt out to processes.
-    """
+    computed. `items`: one rollout each, when they are dealt out to processes."""
     for item in items:
         if not (item.advantages * item.action_mask).any():
             item.total_length = torch.full_like(item.total_length, SHORT)
@@ -64,18 +63,14 @@ def log_probs_of_rest(
     if not len(rows):
         # An image has its place in the tokens.
         length = sequences.shape[1] if images else SHORT
-        forward(sequences[:1, :length], *_all_shown(action_mask, attention_mask, length), images[:1])
+        masks = torch.ones_like(action_mask[:1, : length - 1]), torch.ones_like(attention_mask[:1, :length])
+        forward(sequences[:1, :length], *masks, images[:1])
         return values
     unused = attention_mask.shape[1] - _width(attention_mask[rows])
     shown = [tensor[rows, : tensor.shape[1] - unused] for tensor in (sequences, action_mask, attention_mask)]
     computed = forward(*shown, [images[row] for row in rows.tolist()] if images else images)
     values[rows, : computed.shape[1]] = computed.float()
     return values
-
-
-def _all_shown(action_mask: Tensor, attention_mask: Tensor, length: int) -> tuple[Tensor, Tensor]:
-    """Of one row of that length."""
-    return torch.ones_like(action_mask[:1, : length - 1]), torch.ones_like(attention_mask[:1, :length])
 
 
 def rest_of_training(experience: Any) -> Any:

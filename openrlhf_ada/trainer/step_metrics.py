@@ -13,7 +13,7 @@ from openrlhf_ada.config.settings import Settings
 from openrlhf_ada.core.advantages import BASELINES, is_spread
 from openrlhf_ada.core.objectives import effective_weight
 from openrlhf_ada.core.pieces import Need
-from openrlhf_ada.core.types import Ledger, TrainingGroup
+from openrlhf_ada.core.types import Ledger, Sample, TrainingGroup
 from openrlhf_ada.reporting.histograms import allocation_by_pass_rate, draws_histogram, mean_by_pass_rate
 from openrlhf_ada.rollout.records import GroupRecord, StepRecord
 
@@ -78,24 +78,21 @@ def _skipped(groups: Sequence[GroupRecord], settings: Settings) -> dict[str, flo
     """What of the trained rollouts the policy does not compute."""
     if not settings.skips_zeros:
         return {}
-    trained = [(group.pool, _trained(group)) for group in groups]
-    tokens = [
-        pool.samples[i].num_tokens
-        for pool, of in trained
-        for i, c in zip(of.indices, of.coefficients, strict=True)
-        if c == 0.0
-    ]
-    return {"ada/skipped": len(tokens) / sum(len(of.indices) for _, of in trained), "ada/skipped_tokens": sum(tokens)}
+    trained = _trained_samples(groups)
+    tokens = [sample.num_tokens for sample, coefficient in trained if coefficient == 0.0]
+    return {"ada/skipped": len(tokens) / len(trained), "ada/skipped_tokens": sum(tokens)}
 
 
 def trained_wrong(groups: Sequence[GroupRecord], threshold: float) -> float:
     """Share of the trained rollouts that are not positive, and that have a coefficient other than 0."""
-    trained = [
-        (group.pool.scores[i], c)
-        for group in groups
-        for i, c in zip(_trained(group).indices, _trained(group).coefficients, strict=True)
-    ]
-    return sum(score <= threshold and c != 0.0 for score, c in trained) / len(trained)
+    trained = _trained_samples(groups)
+    return sum(sample.score <= threshold and c != 0.0 for sample, c in trained) / len(trained)
+
+
+def _trained_samples(groups: Sequence[GroupRecord]) -> list[tuple[Sample, float]]:
+    """Trained rollouts with their coefficients."""
+    pairs = [(group.pool.samples, _trained(group)) for group in groups]
+    return [(pool[i], c) for pool, of in pairs for i, c in zip(of.indices, of.coefficients, strict=True)]
 
 
 def _grading_metrics(groups: Sequence[GroupRecord]) -> dict[str, Any]:
@@ -140,9 +137,7 @@ def _trained(record: GroupRecord) -> TrainingGroup:
 
 
 def _weight_of(record: GroupRecord, count: tuple[int, int], settings: Settings) -> float:
-    """Effective weight of one trained group at the predicted pass rate, or where nothing predicts at its pool's (with
-    half a rollout of each kind more: 0 and 1 have no weight). In PPO as with a perfect critic.
-    """
+    """Effective weight of one trained group at its predicted pass rate, else at its pool's, which is never 0 or 1."""
     drawn, positives = count
     smoothed = (positives + 0.5) / (drawn + 1.0)
     p = smoothed if record.pool.predicted is None else min(max(record.pool.predicted, 0.001), 0.999)

@@ -107,8 +107,7 @@ def fingerprint(examples: Sequence[Example]) -> str:
 
 def trial_rows(args: SimpleNamespace) -> dict[str, list[Row]]:
     """What the user's rewards are asked about before anything starts: the first rows of the first data set, as
-    OpenRLHF makes prompts of them. Raises ConfigError and DataError.
-    """
+    OpenRLHF makes prompts of them. Raises ConfigError and DataError."""
     names = split_names(args.reward.remote_url)
     if args.train.agent_func_path or set(names) <= set(NAMED):
         return {}
@@ -169,8 +168,7 @@ def _data_sets(args: SimpleNamespace, rewards: RowRewards | None) -> list[DataSe
 
 
 def _room(args: SimpleNamespace) -> PromptRoom:
-    """OpenRLHF's rule: a prompt and --rollout.max_new_tokens fit into --data.max_len; without that flag, a prompt and
-    one token do."""
+    """OpenRLHF's rule: a prompt and --rollout.max_new_tokens, or one token without it, fit into --data.max_len."""
     new = args.rollout.max_new_tokens
     rule = f"--data.max_len {args.data.max_len}" + (f" less --rollout.max_new_tokens {new}" if new else "")
     tokenizer = _tokenizer(args)

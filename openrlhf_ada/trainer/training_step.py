@@ -27,8 +27,7 @@ STRIDE = 1_000_003
 
 def seed_step(args: Any, version: int) -> None:
     """Random numbers of a process of policy or critic in the step that makes this version: the order of its
-    micro-batches, dropout. OpenRLHF's go on from the last step's, so a resumed run has others; mode off keeps that.
-    """
+    micro-batches, dropout. OpenRLHF's go on from the last step's, so a resumed run has others; mode off keeps that."""
     if args.ada.mode != "off":
         torch.manual_seed(args.train.seed + STRIDE * version)
 

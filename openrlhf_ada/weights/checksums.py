@@ -53,7 +53,7 @@ def digest(tensor: torch.Tensor, rows_at_a_time: int | None = None) -> torch.Ten
     if whole < data.numel():
         parts.append(torch.nn.functional.pad(data[whole:], (0, -data.numel() % _ROW)).view(1, _ROW))
     total = torch.zeros((), dtype=torch.int64, device=data.device)
-    numbers = _row_weights(_power_of_2(sum(map(len, parts))), data.device)
+    numbers = _row_weights(1 << max(sum(map(len, parts)) - 1, 0).bit_length(), data.device)
     columns = _column_weights(data.device)
     start = 0
     for rows in parts:
@@ -73,10 +73,6 @@ def _mix(sums: torch.Tensor) -> torch.Tensor:
 def _fold(sums: torch.Tensor) -> torch.Tensor:
     # The mask removes the copies of the sign bit that the shift fills in.
     return sums.bitwise_xor_((sums >> 32).bitwise_and_(0xFFFFFFFF))
-
-
-def _power_of_2(count: int) -> int:
-    return 1 << max(count - 1, 0).bit_length()
 
 
 @lru_cache(maxsize=4)

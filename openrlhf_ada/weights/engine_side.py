@@ -21,8 +21,7 @@ DYING_S = 5.0
 
 class ReceivesWeights:
     """Mixed into a rollout actor. An update is begun, received and admitted, by the policy; whatever fails in between
-    leaves the engine without admission for good.
-    """
+    leaves the engine without admission for good."""
 
     llm: Any
     version: int
@@ -83,9 +82,7 @@ class ReceivesWeights:
             raise RuntimeError(f"{running} rollouts are on their way, and would go on with other weights")
 
     async def _unless_dying(self, call: Awaitable[None]) -> None:
-        """A call of vLLM's that may be made again to a restarted engine. If it fails since a worker has died, nothing
-        is answered: this process ends with vLLM's core, and whoever has asked learns from Ray that it is gone.
-        """
+        """A repeatable call of vLLM's. If it fails as a worker has died, nothing is answered: this process ends."""
         try:
             await call
         except Exception:

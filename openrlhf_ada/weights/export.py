@@ -28,12 +28,9 @@ def whole_weights(source: WeightSource, *, is_first: bool) -> dict[str, torch.Te
 def export_whole(model: Any, tokenizer: Any, tensors: dict[str, torch.Tensor], path: Path) -> None:
     """Write a checkpoint that transformers and vLLM load. `model` gives the configuration, `tensors` the weights."""
     plain: Any = model.get_base_model() if isinstance(model, PeftModel) else model
+    # What a checkpoint has in addition to weights, such as the load balance of experts.
+    names = plain.state_dict().keys()
+    buffers = {name: buffer.detach().cpu() for name, buffer in plain.named_buffers() if name in names}
     # save_pretrained empties the dictionary that it gets.
-    plain.save_pretrained(path, state_dict=tensors | persistent_buffers(plain))
+    plain.save_pretrained(path, state_dict=tensors | buffers)
     tokenizer.save_pretrained(path)
-
-
-def persistent_buffers(model: Any) -> dict[str, torch.Tensor]:
-    """What a checkpoint has in addition to weights, such as the load balance of experts."""
-    names = model.state_dict().keys()
-    return {name: buffer.detach().cpu() for name, buffer in model.named_buffers() if name in names}

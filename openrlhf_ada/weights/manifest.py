@@ -39,7 +39,7 @@ class TensorSpec:
 
     @property
     def padded_bytes(self) -> int:
-        return _padded(self.num_bytes)
+        return -(-self.num_bytes // ALIGNMENT) * ALIGNMENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,3 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 def _size(tensors: Iterable[TensorSpec]) -> int:
     return sum(tensor.padded_bytes for tensor in tensors)
-
-
-def _padded(num_bytes: int) -> int:
-    return -(-num_bytes // ALIGNMENT) * ALIGNMENT

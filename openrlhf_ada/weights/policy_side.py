@@ -22,8 +22,7 @@ from openrlhf_ada.weights.manifest import BUCKET_BYTES, Manifest, TensorSpec
 
 @dataclass(frozen=True, eq=False)
 class _Source:
-    """One of the model's tensors, or those of a checkpoint that it makes: what must be gathered, and then `values` by
-    name."""
+    """One of the model's tensors: what a checkpoint has of it, what must be gathered, and then `values` by name."""
 
     specs: list[TensorSpec]
     parameters: list[Parameter]

@@ -125,9 +125,7 @@ class WeightReceiver(WeightTransferEngine[JoinGroup, Update]):
         self.unused += [spec.name for spec, is_read in zip(specs, reads.seen, strict=True) if not is_read]
 
     def _held(self, manifest: Manifest) -> dict[str, tuple[torch.Tensor, int]]:
-        """The engine's weights by name, and their checksums. Without those that are more precise than what is sent,
-        which loses digits of the folder's.
-        """
+        """The engine's weights by name, with checksums; without those that are more precise than what is sent."""
         precision = min(getattr(torch, spec.dtype).itemsize for spec in manifest.tensors)
         held = {name: t for name, t in packed_weights(self.model).items() if t.numel() and t.itemsize <= precision}
         return {name: (t, total) for (name, t), total in zip(held.items(), checksums([*held.values()]), strict=True)}
@@ -146,10 +144,7 @@ class WeightReceiver(WeightTransferEngine[JoinGroup, Update]):
             )
 
     def _check_complete(self, *, all_expected: bool) -> None:
-        """Raises RuntimeError.
-
-        vLLM fills the missing weights of a partly received layer with anything, and keeps old weights of other layers.
-        """
+        """Raises RuntimeError: vLLM fills up partly received layers with anything, and others keep old weights."""
         present = {parameter.data_ptr() for parameter in self.model.parameters() if not parameter.is_meta}
         # torch leaves the annotation of `named_modules` out.
         layers = list(cast(Iterator[tuple[str, torch.nn.Module]], self.model.named_modules()))

@@ -116,9 +116,10 @@ class WeightSync:
         """Send all weights; engines sample with them afterwards, as version `version`. Raises WeightSyncError."""
         if self._group is None:
             raise RuntimeError("connect() comes first")
-        manifest, sums = source.manifest, self._verifies()
+        manifest = source.manifest
+        sums = self._verify == "always" or (self._verify == "first" and not self._is_verified)
         self.begin()
-        received = self._start("receive_update", manifest.to_plain(), sums=sums, is_untrained=version == 0)
+        received = _ask(self._engines, "receive_update", manifest.to_plain(), sums=sums, is_untrained=version == 0)
         with _watching(received, self._group):
             try:
                 with _one_thread():
@@ -131,22 +132,15 @@ class WeightSync:
         self._call("admit_update", ADMITTING, version)
         self._is_verified = True
 
-    def _verifies(self) -> bool:
-        return self._verify == "always" or (self._verify == "first" and not self._is_verified)
-
-    def _start(self, method: str, *args: Any, **kwargs: Any) -> dict[int, Any]:
-        return _ask(self._engines, method, *args, **kwargs)
-
     def _call(self, method: str, phase: str, *args: Any) -> None:
-        _collect(self._start(method, *args), phase, self._limit_s)
+        _collect(_ask(self._engines, method, *args), phase, self._limit_s)
 
 
 def ask_all(
     engines: Mapping[int, Any], method: str, phase: str, *args: Any, limit_s: float | None = LIMIT_S, **kwargs: Any
 ) -> dict[int, Any]:
     """What these engines, by number, answer to the call of `method`. Raises RayError where one fails, as Ray does, and
-    WeightSyncError naming those that do not answer within `limit_s`; None: they may take for ever, as at a start.
-    """
+    WeightSyncError naming those that do not answer within `limit_s`; None: they may take for ever, as at a start."""
     refs = _ask(engines, method, *args, **kwargs)
     answered = cast(list[Any], ray.wait(list(refs.values()), num_returns=len(refs), timeout=limit_s)[0])
     ray.get(answered)
@@ -248,8 +242,7 @@ def _compare(manifest: Manifest, sent: Sequence[int], arrived: Sequence[int], en
 
 def compare_shared(manifest: Manifest, sent: dict[str, int], workers: Sequence[dict[str, int]], engine: int) -> None:
     """After an update through shared GPU memory. Raises WeightSyncError unless every worker of the engine has got
-    every tensor unchanged. `sent`, and for each of `workers`: checksums by the tensors' names.
-    """
+    every tensor unchanged. `sent`, and for each of `workers`: checksums by the tensors' names."""
     for worker, arrived in enumerate(workers):
         missing = [tensor.name for tensor in manifest.tensors if tensor.name not in arrived]
         if missing:
@@ -266,10 +259,7 @@ def _worker_name(engine: int, worker: int) -> str:
 
 
 def _collect(refs: dict[int, Any], phase: str, limit_s: float | None = None) -> dict[int, Any]:
-    """What each engine answered; raises WeightSyncError naming the one that failed, or all silent ones.
-
-    `limit_s`: how long no further engine may answer; None: for ever.
-    """
+    """What each engine answered. Raises WeightSyncError naming the one that failed, or all silent for `limit_s`."""
     failure = _first_failure(refs, limit_s)
     if failure is not None:
         raise _failure_error(failure, refs, phase)

@@ -157,6 +157,7 @@ def test_plugin_leaves_other_programs_engines_alone(monkeypatch: pytest.MonkeyPa
     vllm_plugin.register()
 
 
+@pytest.mark.slow
 def test_vllm_uses_amx_without_asking_for_it() -> None:
     """tests/e2e/test_engine.py has an engine whose first step has few tokens."""
     assert "supports_amx = torch.cpu._is_amx_tile_supported()" in inspect.getsource(cpu_attn)

@@ -102,7 +102,7 @@ def running(stand_in: StandIn) -> Iterator[StandIn]:
             pass
 
     server = _Server(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     stand_in.url = f"http://127.0.0.1:{server.server_address[1]}/v1"
     try:

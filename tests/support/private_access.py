@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache, lru_cache
+from pathlib import Path
 from types import AsyncGeneratorType, CoroutineType, FunctionType, MethodType, ModuleType
 
 PACKAGES = ("openrlhf", "vllm", "ray", "deepspeed", "torch", "torchdata", "transformers", "peft")
@@ -36,6 +38,11 @@ PYTHONS = {name for kind in KINDS for name in dir(kind)} | {
 """Names with two underscores that Python itself defines."""
 
 
+@lru_cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 @dataclass(frozen=True)
 class Access:
     """One access: the line, its text, and the functions and classes that it stands in, the innermost last."""
@@ -58,14 +65,17 @@ def is_private(name: str) -> bool:
     return name.startswith("_") and name.strip("_") != "" and name not in PYTHONS
 
 
+@cache
 def classes_of(tree: ast.AST) -> dict[str, Class]:
     """Every class of a module by its name. `unwrap_ray_class(x.Y)` has the base Y, also where it gets a name."""
     found: dict[str, Class] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
             bases = tuple(_class_name(base) for base in node.bases)
-            found[node.name] = Class(bases, frozenset(_defined(node)), frozenset(_attributes(node)))
-        elif isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("unwrap_ray_class("):
+            found[node.name] = Class(bases, *_names(node))
+        elif (
+            isinstance(node, ast.Assign) and getattr(getattr(node.value, "func", None), "id", "") == "unwrap_ray_class"
+        ):
             found |= {ast.unparse(target): Class((_class_name(node.value),)) for target in node.targets}
     return found
 
@@ -93,24 +103,19 @@ def private_accesses(tree: ast.Module, ours: Mapping[str, Class], theirs: Mappin
     return finder.found
 
 
-def _defined(tree: ast.AST) -> Iterator[str]:
-    """Private names that functions, assignments or `self._x = ...` below this node define."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and is_private(node.name):
-            yield node.name
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and is_private(node.id):
-            yield node.id
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and is_private(node.attr):
-            if _root(node) in ("self", "cls"):
-                yield node.attr
-        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and is_private(node.target.id):
-            yield node.target.id
-
-
-def _attributes(tree: ast.AST) -> set[str]:
-    """Public names x of `self.x = ...`."""
-    stored = (n for n in ast.walk(tree) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store))
-    return {n.attr for n in stored if ast.unparse(n.value) == "self" and not is_private(n.attr)}
+def _names(of: ast.ClassDef) -> tuple[frozenset[str], frozenset[str]]:
+    """Private names that a class defines, as functions or by assignments, and public x of its `self.x = ...`."""
+    private, attributes = set(), set()
+    for node in ast.walk(of):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            private.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            private.add(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and _root(node) in ("self", "cls"):
+            private.add(node.attr)
+            if getattr(node.value, "id", "") == "self":
+                attributes.add(node.attr)
+    return frozenset(filter(is_private, private)), frozenset(name for name in attributes if not is_private(name))
 
 
 def _root(node: ast.AST) -> str:
@@ -176,16 +181,17 @@ class _Finder(ast.NodeVisitor):
             self._add(node)
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
-        owner = ast.unparse(node.value)
         if node.attr in INTERNALS:
             self._add(node)
         elif is_private(node.attr):
+            owner = ast.unparse(node.value)
             if owner in ("self", "cls"):
                 if any(node.attr in theirs.private for theirs in self._ancestors()):
                     self._add(node)
             elif owner == "super()" or (node.attr not in self._own and _root(node) not in self._standard):
                 self._add(node)
         elif isinstance(node.ctx, ast.Store | ast.Del):
+            owner = ast.unparse(node.value)
             is_swapped = owner == "self" and any(node.attr in theirs.attributes for theirs in self._ancestors())
             if _root(node) in self._imported or self._is_class(owner) or (is_swapped and not self._constructs()):
                 self._add(node)
@@ -197,7 +203,8 @@ class _Finder(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> None:
-        name, first = ast.unparse(node.func).rpartition(".")[2], node.args[0] if node.args else None
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        first = node.args[0] if node.args else None
         if name == "substituted":
             self._add(node)
         elif name in ("setattr", "delattr", "object", "patch", "setitem") and first is not None:

@@ -165,6 +165,7 @@ sys.exit(main())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [[], ["--actor.model_name_or_path", "x"], ["--config", "run.yaml"]])
 def test_a_bare_installation_is_told_what_it_lacks(words: list[str]) -> None:
     """Only numpy is there."""

@@ -198,6 +198,7 @@ def test_template_or_system_message_without_effect_is_refused() -> None:
         check_template(None, "S", [Problem("id", [{"role": "system", "content": "S"}], "1", "s")])
 
 
+@pytest.mark.slow
 def test_contradicting_labels_are_told_and_not_mistaken_for_notations(problems: str, capsys: Any) -> None:
     rows = [("a", "1/2"), ("a", "0.5"), ("b", "1"), ("b ", "2"), ("b", "3"), ("c", "1")]
     Path(problems).write_text("".join(json.dumps({"input": q, "label": label}) + "\n" for q, label in rows))

@@ -12,6 +12,8 @@ from openai_stand_in import Reply, StandIn, chat, completion, running
 from openrlhf_ada.cli import evaluate
 from openrlhf_ada.eval import openai_server
 
+pytestmark = pytest.mark.slow
+
 KEY = "sk-a-key-that-nobody-may-see"
 
 

@@ -51,6 +51,7 @@ def watch(
     return make
 
 
+@pytest.mark.slow
 def test_the_main_thread_is_interrupted_where_it_waits(watch: Any) -> None:
     """As a blocked `ray.get` is."""
     thread, notes = watch(lambda: [IDLE_POLICY])

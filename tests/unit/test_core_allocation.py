@@ -147,6 +147,7 @@ def test_gvms_split_is_the_least_of_what_it_minimises() -> None:
     assert ours[0] < ours[1], "of the hardest it draws less, which 1 / sqrt(p) would not"
 
 
+@pytest.mark.slow
 def test_a_million_prompts() -> None:
     """Bounds and budget at scale; benchmarks/core.py has the time."""
     rates = np.random.default_rng(0).beta(0.5, 1.0, 1_000_000)

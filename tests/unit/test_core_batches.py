@@ -69,6 +69,7 @@ def test_as_few_as_possible_are_left_out(unit: int, left: int) -> None:
         assert after.coefficients == tuple(before.coefficients[i] for i in after.indices)
 
 
+@pytest.mark.slow
 def test_all_are_left_out_equally_often() -> None:
     """3 of 7 in each of 7,000 steps: 3,000 times each, with a standard deviation of 41."""
     out: Counter[tuple[int, int]] = Counter()

@@ -265,6 +265,7 @@ def longest_wait(candidates: int, hopeless: float) -> float:
     return max(waits)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("candidates", "hopeless"), [(2, 0.1), (4, 0.1), (4, 0.5), (4, 0.95)])
 def test_no_prompt_waits_much_longer_than_20_epochs(candidates: int, hopeless: float) -> None:
     assert longest_wait(candidates, hopeless) <= MOST_EPOCHS + 2
@@ -275,6 +276,7 @@ def test_chance_alone_would_let_some_wait_much_longer(monkeypatch: pytest.Monkey
     assert longest_wait(4, 0.1) > 30
 
 
+@pytest.mark.slow
 def test_prompts_that_become_learnable_late_are_learned() -> None:
     """The trap of public report marin-community/marin#8765: an adaptive sampler left a bin of prompts at a pass rate
     of 0.000 that uniform sampling raised to 0.891.

@@ -81,6 +81,7 @@ def weight_by_hand(policy: Sequential, p: float) -> float:
     return total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gate", GATES, ids=str)
 @pytest.mark.parametrize(("n", "estimator"), [(2, "dr_grpo"), (7, "dr_grpo"), (7, "group_norm")])
 def test_enumerated_weight_is_that_of_all_orders(gate: Gate, n: int, estimator: str) -> None:

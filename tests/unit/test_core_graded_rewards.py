@@ -62,6 +62,7 @@ def mean_reward_gradient(chances: Floats) -> Floats:
     return chances * (REWARDS - chances @ REWARDS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chances", POLICIES, ids=str)
 @pytest.mark.parametrize("objective", ["linear", "sqrt", "log"])
 def test_ppo_stratum_is_f_prime_times_mean_reward_gradient(chances: Floats, objective: str) -> None:

@@ -27,6 +27,7 @@ def test_unreadable_labels_are_found_wherever_they_stand() -> None:
     assert not positions([])
 
 
+@pytest.mark.slow
 def test_each_grader_reads_its_own_labels() -> None:
     assert positions(["4", "1.5", "x"], "arithmetic") == [1, 2]
     assert positions([json.dumps({"inputs": ["1"], "outputs": ["1"]}), "{}"], "code") == [1]

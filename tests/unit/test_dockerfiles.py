@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
-import sys
 import tomllib
 from importlib.metadata import requires
 from pathlib import Path
@@ -281,21 +278,3 @@ def test_gpu_services_lock_memory(name: str) -> None:
     service = COMPOSE["services"][name]
     assert service["ulimits"] == {"nofile": 65536, "memlock": -1, "stack": 67108864}
     assert service["shm_size"] == "${SHM_SIZE:-16gb}"
-
-
-def tool(name: str) -> str:
-    found = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
-    if found is None:
-        pytest.skip(f"{name} is not installed")
-    return found
-
-
-@both
-def test_hadolint_finds_nothing(dockerfile: Path) -> None:
-    done = subprocess.run([tool("hadolint"), "--no-color", dockerfile], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "")
-
-
-def test_shellcheck_finds_nothing() -> None:
-    done = subprocess.run([tool("shellcheck"), FOLDER / "entrypoint.sh"], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "")

@@ -154,8 +154,6 @@ def _verb(command: list[str]) -> tuple[str, list[str]] | None:
     """Verb and arguments, however the command is called."""
     if command[:2] == ["python", "-m"] and len(command) > 2 and command[2].startswith("openrlhf_ada."):
         module = command[2].removeprefix("openrlhf_ada.cli.")
-        if module == "flag_reference":
-            return None
         return ("train", command[3:]) if module == "train_ppo_ray" else (command[3], command[4:])
     return (command[1], command[2:]) if command[0] == "openrlhf-ada" and len(command) > 1 else None
 

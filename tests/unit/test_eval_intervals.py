@@ -64,6 +64,7 @@ def test_values_scale_with_their_bounds() -> None:
     assert score_interval(1 - values) == pytest.approx((1 - high, 1 - low))
 
 
+@pytest.mark.slow
 def test_interval_holds_the_mean_and_stays_within_the_bounds() -> None:
     rng = np.random.default_rng(0)
     for _ in range(50):

@@ -27,6 +27,7 @@ PARAMETERS = {"temperature": 0.7, "max_tokens": 9}
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """OpenAI's client waits half a second before its first repeat."""
     monkeypatch.setattr(openai_server, "RETRIES", 1)
+    monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.01)
 
 
 def server_of(url: str, notes: list[str], **changes: Any) -> OpenAIServer:
@@ -252,6 +253,7 @@ def test_a_server_that_is_lost_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(stand_in.requests) < 20
 
 
+@pytest.mark.slow
 def test_a_reward_file_grades_as_with_engines(tmp_path: Any) -> None:
     file = tmp_path / "reward.py"
     file.write_text(

@@ -77,6 +77,7 @@ def test_variables_and_arguments_win(script: str) -> None:
     assert required_slots(args).gpus % 4 == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", ["gpu", "cpu"])
 @pytest.mark.parametrize("script", TRAINING)
 def test_steps_are_steps(script: str, device: str) -> None:
@@ -107,6 +108,7 @@ def test_variables_without_a_meaning_are_refused(script: str, variables: dict[st
     assert done.returncode == 2 and said in done.stderr
 
 
+@pytest.mark.slow
 def test_script_works_through_a_link_and_finds_its_environment(tmp_path: Path) -> None:
     (tmp_path / "link.sh").symlink_to(SCRIPTS / "train_grpo.sh")
     bare = {"PATH": "/usr/bin:/bin"}
@@ -153,6 +155,7 @@ MACHINE = {
 """What a machine without a GPU needs otherwise."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "script",
     [name for name in TRAINING if name not in ("train_ada_async.sh", "train_multinode.sh", "train_slurm.sbatch")],

@@ -13,6 +13,7 @@ LOOP = Path(__file__).parents[2] / "examples" / "loop.py"
 HEAVY = ("torch", "ray", "vllm", "openrlhf")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["reinforce-ada-balance", "uniform"])
 def test_the_loop_learns(sampler: str) -> None:
     script = f"import runpy, sys; sys.argv = ['loop.py', '--steps', '30', '--sampler', {sampler!r}]\n"

@@ -106,6 +106,7 @@ def test_a_driver_without_gpus_is_no_gpu(run: Run) -> None:
     assert "no NVIDIA GPU was found: nvidia-smi says: nothing" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_on_this_machine_it_finds_none() -> None:
     done = subprocess.run([str(SCRIPT)], capture_output=True, text=True, timeout=120, check=False)

@@ -232,6 +232,7 @@ def test_this_torch_is_a_cpu_build() -> None:
     assert found.reason
 
 
+@pytest.mark.slow
 def test_first_lines_of_a_command_are_not_torchs_complaint_of_a_package_that_openrlhf_needs(tmp_path: Path) -> None:
     (tmp_path / "pynvml.py").write_text(
         "import warnings\nwarnings.warn('The pynvml package is deprecated. Please ...', FutureWarning, stacklevel=2)\n"

@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
-from private_access import Access, Class, classes_of, private_accesses
+from private_access import Access, Class, classes_of, parsed, private_accesses
 
 import openrlhf_ada
 from openrlhf_ada.host.parser import host_root
@@ -30,11 +30,6 @@ CONTRACT = re.compile(r"^\s*Contract: (\w+)\.(\w+)$", re.MULTILINE)
 
 
 @lru_cache
-def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
-@lru_cache
 def classes(folder: Path) -> dict[str, Class]:
     return {name: found for path in folder.rglob("*.py") for name, found in classes_of(parsed(path)).items()}
 
@@ -43,7 +38,6 @@ def accesses(path: Path) -> list[Access]:
     return private_accesses(parsed(path), classes(PACKAGE), classes(host_root()))
 
 
-@pytest.mark.slow
 def test_only_host_and_cpu_platform_touch_privates() -> None:
     found = {(str(path.relative_to(PACKAGE)), a.line, a.text) for path in OTHERS for a in accesses(path)}
     known = {entry for entry in found if (entry[0], entry[2]) in NO_OTHER_WAY}
@@ -65,7 +59,6 @@ def contract_tests() -> set[tuple[str, str]]:
     }
 
 
-@pytest.mark.slow
 def test_every_access_names_its_contract_test() -> None:
     for path in HOMES:
         places = [(a, (parsed(path), *a.inside[-2:])) for a in accesses(path)]

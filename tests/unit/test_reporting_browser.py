@@ -49,7 +49,7 @@ def draw_all(tab: Page) -> int:
     return tab.evaluate("[...document.querySelectorAll('.plot')].filter((p) => !p.querySelector('.main-svg')).length")
 
 
-@pytest.mark.parametrize(("width", "dark"), [(1200, False), (1200, True), (390, False), (390, True)])
+@pytest.mark.parametrize(("width", "dark"), [(1200, False), (390, True)])
 def test_page_draws_everything_without_a_complaint(tab: Page, report: Path, width: int, dark: bool) -> None:
     opened(tab, report, width, dark=dark)
     assert draw_all(tab) == 0
@@ -80,28 +80,29 @@ def test_texts_of_models_are_shown_and_never_run(tab: Page, report: Path) -> Non
     assert tab.complaints == []
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "found"),
-    [
-        ("step", "7", "1 prompts with 4 samples"),
-        ("prompt", "row-9", "1 prompts with 4 samples"),
-        ("kept", "signal", "60 prompts with 240 samples"),
-        ("kept", "dropped", "0 prompts with 0 samples"),
-        ("score", "mixed", "60 prompts with 240 samples"),
-        ("score", "wrong", "0 prompts with 0 samples"),
-        ("text", "onerror=ALERT(1)>", "60 prompts with 240 samples"),
-        ("text", "abc 13", "1 prompts with 4 samples"),
-        ("text", "nowhere to be found", "0 prompts with 0 samples"),
-    ],
-)
-def test_samples_are_found(tab: Page, report: Path, field: str, value: str, found: str) -> None:
+FOUND = [
+    ("step", "7", "1 prompts with 4 samples"),
+    ("prompt", "row-9", "1 prompts with 4 samples"),
+    ("kept", "signal", "60 prompts with 240 samples"),
+    ("kept", "dropped", "0 prompts with 0 samples"),
+    ("score", "mixed", "60 prompts with 240 samples"),
+    ("score", "wrong", "0 prompts with 0 samples"),
+    ("text", "onerror=ALERT(1)>", "60 prompts with 240 samples"),
+    ("text", "abc 13", "1 prompts with 4 samples"),
+    ("text", "nowhere to be found", "0 prompts with 0 samples"),
+]
+
+
+def test_samples_are_found(tab: Page, report: Path) -> None:
     opened(tab, report)
-    tab.evaluate(f"""(() => {{
-        const field = document.querySelector('#filters [name={field}]');
-        field.value = {value!r};
-        field.dispatchEvent(new Event('input', {{ bubbles: true }}));
-    }})()""")
-    tab.wait_for(f"document.getElementById('found').textContent == {found!r}")
+    for field, value, found in FOUND:
+        for text, shown in ((value, found), ("", "60 prompts with 240 samples")):
+            tab.evaluate(f"""(() => {{
+                const field = document.querySelector('#filters [name={field}]');
+                field.value = {text!r};
+                field.dispatchEvent(new Event('input', {{ bubbles: true }}));
+            }})()""")
+            tab.wait_for(f"document.getElementById('found').textContent == {shown!r}")
 
 
 def test_a_single_step_is_seen_in_stacked_charts(tab: Page, tmp_path: Path) -> None:

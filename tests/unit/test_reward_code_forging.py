@@ -83,6 +83,7 @@ def test_a_marked_label_is_one_that_a_trick_passes() -> None:
     assert graded(forged, label) == Grade(1.0, forgeable=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["StopIteration", "StopAsyncIteration", "GeneratorExit", "SystemExit", "IndexError"])
 def test_no_exception_of_a_program_is_the_end_of_an_iteration(kind: str) -> None:
     for test in (

@@ -181,6 +181,7 @@ def test_program_that_is_gone_fails_a_test_that_catches_everything() -> None:
 NUMPY = Sandbox(("numpy",))
 
 
+@pytest.mark.slow
 def test_numpy_can_be_allowed() -> None:
     product = "import numpy as np\nprint(int((np.ones((300, 300)) @ np.ones((300, 300))).sum()))"
     assert NUMPY.run_program(product, "").stdout == b"27000000\n"
@@ -189,6 +190,7 @@ def test_numpy_can_be_allowed() -> None:
     assert NUMPY.run_program("import numpy.polynomial as p; print(p.Polynomial([1, 2])(3))", "").stdout == b"7.0\n"
 
 
+@pytest.mark.slow
 def test_numpy_is_within_the_limits() -> None:
     small = ProgramLimits(memory_mib=256)
     assert NUMPY.run_program("import numpy as np; np.ones(1 << 27)", "", small).cause == "memory limit"
@@ -234,6 +236,7 @@ def test_sandbox_that_cannot_work_is_an_error_of_the_grader() -> None:
             pool.grade("no code", {"tests": "assert f()"})
 
 
+@pytest.mark.slow
 def test_flags_reach_the_grading_process() -> None:
     limits = GradingLimits(20.0, code=CodeRules(("numpy",), partial=True))
     with GraderPool(CODE, limits, workers=1) as pool:

@@ -43,6 +43,7 @@ def test_openrlhf_can_load_the_reward_files(path: Path) -> None:
     assert callable(load_file(str(path)).reward_func)
 
 
+@pytest.mark.slow
 def test_mathematics_through_the_hosts_form() -> None:
     reward = pooled(grader_of("math"))
     result = reward(["Q: 1/2?A: \\boxed{0.5}<|im_end|>", "Q?A: \\boxed{3}"], ["Q: 1/2?", "Q?"], ["\\frac{1}{2}", "4"])
@@ -122,6 +123,7 @@ def entry(task: str, **options: Any) -> dict[str, Any]:
     return json.loads(json.dumps(import_reasoning_gym().create_dataset(task, size=1, seed=3, **options)[0]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["chain_sum", "countdown", "spell_backward", "basic_arithmetic", "letter_counting"])
 def test_reasoning_gym_verifiers_accept_wrapped_answers(task: str) -> None:
     label = entry(task)

@@ -41,6 +41,7 @@ def test_expressions_differ_only_where_it_is_sure(one: str, other: str, differs:
     assert differ(a, b) is differ(b, a) is differs
 
 
+@pytest.mark.slow
 def test_powers_and_nested_functions_are_refuted_before_they_are_simplified() -> None:
     hostile = [r"(x+1)^{5000}", r"(x+y+z)^{300}", r"\sin(\sin(\sin(\sin(\sin(x)))))", r"\tan(\tan(\tan(x)))^{100}"]
     with GraderPool("openrlhf_ada.reward.mathematics:grade", GradingLimits(seconds=10.0), workers=1) as pool:

@@ -188,6 +188,7 @@ def test_an_idle_process_that_dies_costs_one_score(pool: GraderPool) -> None:
     assert str(dead) not in {grade.cause for grade in grades[-2:]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("grader", "problem"),
     [
@@ -203,6 +204,7 @@ def test_a_grader_that_cannot_be_loaded_is_no_missing_score(grader: str, problem
                 pool.grade("4", "4")
 
 
+@pytest.mark.slow
 def test_closing_wakes_waiting_callers() -> None:
     pool = GraderPool(GRADER, GradingLimits(60.0, 256), workers=1)
     pool.grade("4", "4")

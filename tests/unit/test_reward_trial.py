@@ -17,6 +17,8 @@ from openrlhf_ada.reward import arithmetic, trial
 from openrlhf_ada.reward.mixed import label_of
 from openrlhf_ada.reward.trial import Row, Trials, Verdict, rows_for
 
+pytestmark = pytest.mark.slow
+
 FUNCTION = "\ndef reward_func(queries, prompts, labels):\n    return {}\n"
 
 

@@ -269,6 +269,7 @@ def test_a_process_ends_with_its_core(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert "ends with its vLLM engine: the core is gone EngineCore_DP0 ended by SIGKILL.\n" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_log_shows_what_holds_python(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     """As by a regular expression that never ends: nothing else runs in the process."""
     monkeypatch.setattr(module, "STUCK_S", 0.1)

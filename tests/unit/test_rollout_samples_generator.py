@@ -43,10 +43,10 @@ from openrlhf_ada.core.selection import Selection
 from openrlhf_ada.core.stopping import ExitRule
 from openrlhf_ada.core.types import Sample
 from openrlhf_ada.demo import toy
-from openrlhf_ada.rollout.batch import Batch
 from openrlhf_ada.rollout.messages import Result
 from openrlhf_ada.rollout.prompts import PromptRequest
 from openrlhf_ada.rollout.recorded_generator import RecordedGenerator
+from openrlhf_ada.rollout.records import Batch
 from openrlhf_ada.rollout.responses import NoScoreError, ResponseReader
 
 PLAN = BatchPlan(BATCH, N, BATCH * N, 2, 1)

@@ -6,8 +6,8 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
+from openrlhf_ada.core.fleet import sampling_progress
 from openrlhf_ada.core.scheduling import Progress
-from openrlhf_ada.rollout.sampling_progress import sampling_progress
 
 STATE = Progress(open=3, unresolved=2, done=1, rollouts=9, tokens=90, right=0.5, signal=0.25)
 

@@ -93,6 +93,7 @@ def test_flash_attn_finds_what_it_is_built_with(machine: Machine, missing: str) 
     assert missing == "nothing" or missing in done.stderr.partition("flash-attn is not installed")[2], done.stderr
 
 
+@pytest.mark.slow
 def test_another_environment_than_that_of_a_cpu(machine: Machine) -> None:
     write_lock(machine)
     machine.pip_install(torch_wheel(machine.home / "cpu", PINNED))

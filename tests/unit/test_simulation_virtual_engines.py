@@ -135,6 +135,7 @@ def first_come_first_kept(count: int) -> list[int]:
     return lengths_of(list(arrived.values()))
 
 
+@pytest.mark.slow
 def test_completion_order_would_keep_short_answers() -> None:
     count = 200
     drawn = [lognormal(Request(key, index)).num_tokens for key in range(count) for index in range(16)]

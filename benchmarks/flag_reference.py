@@ -1,13 +1,12 @@
 """docs/flags.md: our flags of every command, read from the parsers themselves.
 
-python -m openrlhf_ada.cli.flag_reference docs/flags.md      (make docs)
+python benchmarks/flag_reference.py      (make docs)
 """
 
 from __future__ import annotations
 
 import argparse
 import re
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from openrlhf_ada.config.schema import SECTIONS, add_flags
 
 INTRODUCTION = f"""# All flags
 
-<!-- Generated from the parsers by openrlhf_ada/cli/flag_reference.py: do not edit; `make docs`. A test compares. -->
+<!-- Generated from the parsers by benchmarks/flag_reference.py: do not edit; `make docs`. A test compares. -->
 
 **Of everyday use:** `--ada_method`, or `--ada_mode`, `--ada_exit`, `--ada_wave`, `--ada_max_samples`, `--ada_budget`;
 `--ada_positive_threshold`; `--ada_scheduler`, `--ada_verify_sync`; `--ada_run_dir`, `--ada_eval_ends`, `--verbose`.
@@ -101,4 +100,4 @@ def _table(rows: Iterable[tuple[str, str]]) -> str:
 
 
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(render(), encoding="utf-8")
+    (Path(__file__).parents[1] / "docs" / "flags.md").write_text(render(), encoding="utf-8")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.flag_reference import render
 from openrlhf_ada.cli import verbs
-from openrlhf_ada.cli.flag_reference import render
 from openrlhf_ada.cli.sampling_flags import OF_TRAINING
 from openrlhf_ada.config.schema import SECTIONS, AdaConfig
 
