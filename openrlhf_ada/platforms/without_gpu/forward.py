@@ -74,7 +74,10 @@ def _keeps_logits(model: Any) -> bool:
 
 
 def _shares_prompts(model: Any) -> bool:
-    """Contract: test_cpu_forward_shim.test_other_attention_and_opt_out_keep_host_rows"""
+    """Does this model attend to everything before a token, through the mask that it is given?
+
+    Contract: test_cpu_forward_shim.test_other_attention_and_opt_out_keep_host_rows
+    """
     if os.environ.get(SHARE_VARIABLE) == "0":
         return False
     config = _unwrapped(model).config
