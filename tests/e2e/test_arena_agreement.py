@@ -21,7 +21,7 @@ from openrlhf_ada.cli.demo import TOY, flags_of_any_run, words
 from openrlhf_ada.demo.artifacts import write_jsonl
 from openrlhf_ada.platforms.without_gpu import DTYPE_VARIABLE
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 PROMPTS, STEPS, SEED = 16, 3, 0
 CONDITIONS = Conditions(steps=64, prompts=PROMPTS)

@@ -21,7 +21,7 @@ from conftest import LIMIT_S, Toy, read_jsonl
 from openrlhf_ada.cli import evaluate
 from openrlhf_ada.platforms import without_gpu
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 KEY = "sk-a-key-that-nobody-may-see"
 

@@ -36,6 +36,7 @@ exec "$@"
 """
 
 
+@pytest.mark.long
 def test_agent_on_slurm(toy: Toy, tmp_path: Path) -> None:
     """Slurm's two programs are stand-ins, all else is real: Ray on two nodes, with a token, and the training."""
     stubs = tmp_path / "bin"

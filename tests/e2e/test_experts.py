@@ -147,6 +147,7 @@ def by_family(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return once(tmp_path_factory, "experts", look)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", FAMILIES)
 def test_engine_computes_what_the_policy_does(by_family: dict[str, Any], family: str) -> None:
     """Of the same weights once more, the same to the bit: also its kernels' packing."""
@@ -155,6 +156,7 @@ def test_engine_computes_what_the_policy_does(by_family: dict[str, Any], family:
     assert found["trained"] < CLOSE < 0.05 < found["moved"], found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", FAMILIES)
 def test_experts_that_vllm_does_not_pack_are_named(by_family: dict[str, Any], family: str) -> None:
     """As it would be without `pack_experts_anew`."""
@@ -162,7 +164,7 @@ def test_experts_that_vllm_does_not_pack_are_named(by_family: dict[str, Any], fa
     assert told is None if family == "gpt_neox" else "experts.routed_experts.w13_weight" in told
 
 
-def test_a_mixture_of_experts_trains_and_is_exported(
+def test_a_mixture_of_experts_trains_and_its_average_is_exported(
     toy: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(DTYPE_VARIABLE, "float32")
@@ -178,9 +180,9 @@ def test_a_mixture_of_experts_trains_and_is_exported(
     AutoModelForCausalLM.from_config(config).save_pretrained(model)
     rewards = tmp_path / "reward.py"
     rewards.write_text(REWARDS)
-    flags = {"ada_mode": "seq", "ada_wave": 4, "ada_max_samples": 16, "actor__adam__lr": 3e-3}
-    checked = {"ada_verify_sync": "always", "ada_logprob_steps": 1}
-    train(toy_flags(toy, run, actor__model_name_or_path=model, reward__remote_url=rewards, **flags, **checked))
+    flags: dict[str, Any] = {"ada_mode": "seq", "ada_wave": 4, "ada_max_samples": 16, "actor__adam__lr": 3e-3}
+    flags |= {"ada_verify_sync": "always", "ada_logprob_steps": 1, "train__enable_ema": True, "train__ema_beta": 0.5}
+    train(toy_flags(toy, run, actor__model_name_or_path=model, reward__remote_url=rewards, **flags))
     assert [row["ada/logprob_gap_mean"] < CLOSE for row in steps_of(run)] == [True, True], steps_of(run)
     before, after = (load_file(folder / "model.safetensors") for folder in (model, run / "model"))
     assert {name: t.shape for name, t in after.items()} == {name: t.shape for name, t in before.items()}

@@ -1,9 +1,11 @@
-"""Exports give the same greedy answers in transformers, in vLLM, and in the engines that got them as updates."""
+"""Exports give the same greedy answers in transformers, in vLLM, and in the engines that got them as updates.
+
+Here of adapters. Of averaged weights: test_experts.py, and tests/unit/test_weights_average.py.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,8 +59,8 @@ def by_vllm(path, prompts):
     return [answer.outputs[0].text for answer in found]
 
 if __name__ == "__main__":
-    prompts, *paths = json.loads(sys.argv[1])
-    print(json.dumps({path: [list(by(path, prompts)) for by in (by_transformers, by_vllm)] for path in paths}))
+    prompts, path = json.loads(sys.argv[1])
+    print(json.dumps({by.__name__: list(by(path, prompts)) for by in (by_transformers, by_vllm)}))
 """
 
 SEQ: dict[str, Any] = {
@@ -67,17 +69,21 @@ SEQ: dict[str, Any] = {
     "ada_max_samples": 16,
     "actor__adam__lr": 3e-3,
     "actor__lr_scheduler": "constant",
-    "data__max_samples": 48,
-    "eval__steps": 3,
+    "data__max_samples": 32,
+    "eval__steps": 2,
     "eval__temperature": 0,
     "eval__n_samples_per_prompt": 1,
     "ckpt__save_hf": True,
     "ckpt__disable_ds": True,
 }
-"""Three steps, then a greedy evaluation, of which the best checkpoint is exported."""
+"""Two steps, then a greedy evaluation, of which the best checkpoint is exported."""
 
-ADAPTERS = {"ds__lora__rank": 4, "ds__lora__alpha": 8, "ada_verify_sync": "always", "ada_logprob_steps": 1}
-AVERAGE = {"train__enable_ema": True, "train__ema_beta": 0.5}
+ADAPTERS = {
+    "ds__lora__rank": 4,
+    "ds__lora__alpha": 8,
+    "ada_verify_sync": "always",
+    "ada_logprob_steps": 1,
+}
 
 CLOSE = 0.002
 """Mean distance of log-probabilities, in nats and single precision; the engine's attention computes in half of it."""
@@ -88,65 +94,50 @@ class Run:
     """`by_engine`: the greedy answers of the last evaluation, by prompt. The others: of the exported model."""
 
     folder: Path
-    export: Path
     by_engine: dict[str, str]
     by_transformers: list[str]
     by_vllm: list[str]
 
 
 @pytest.fixture(scope="module")
-def runs(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Run]]:
-    tmp_path = tmp_path_factory.mktemp("export")
+def run(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("export")
+    log, rewards = folder / "answers.jsonl", folder / "rewards.py"
+    rewards.write_text(REWARDS.format(log=str(log)))
+    prompts = [row["input"] for row in read_jsonl(toy.heldout)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(DTYPE_VARIABLE, "float32")
-        folders = {name: tmp_path / name / "run" for name in ("adapters", "average")}
-        for (name, folder), changes in zip(folders.items(), (ADAPTERS, AVERAGE), strict=True):
-            rewards = tmp_path / f"{name}.py"
-            rewards.write_text(REWARDS.format(log=str(tmp_path / f"{name}.jsonl")))
-            train(toy_flags(toy, folder, **SEQ, **changes, eval__dataset=toy.heldout, reward__remote_url=rewards))
-        exports = {"adapters": folders["adapters"] / "model" / "merged", "average": folders["average"] / "model"}
-        prompts = [row["input"] for row in read_jsonl(toy.heldout)]
-        found = run_script(SCRIPT, tmp_path, json.dumps([prompts, *map(str, exports.values())]))
-        yield {
-            name: Run(
-                folder,
-                exports[name],
-                dict(json.loads(line) for line in (tmp_path / f"{name}.jsonl").read_text().splitlines()),
-                *found[str(exports[name])],
-            )
-            for name, folder in folders.items()
-        }
+        flags = {**SEQ, **ADAPTERS, "eval__dataset": toy.heldout, "reward__remote_url": rewards}
+        train(toy_flags(toy, folder / "run", **flags))
+        found = run_script(SCRIPT, folder, json.dumps([prompts, str(folder / "run" / "model" / "merged")]))
+    return Run(folder / "run", dict(json.loads(line) for line in log.read_text().splitlines()), **found)
 
 
-@pytest.mark.parametrize("name", ["adapters", "average"])
-def test_exports_answer_alike_everywhere(toy: Toy, runs: dict[str, Run], name: str) -> None:
-    run = runs[name]
+def test_exports_answer_alike_everywhere(toy: Toy, run: Run) -> None:
+    """An engine that got the adapters as updates answers as one that loads the merged checkpoint."""
+    prompts = [row["input"] for row in read_jsonl(toy.heldout)]
     assert run.by_vllm == run.by_transformers
+    assert run.by_vllm == [run.by_engine[prompt].removesuffix("<eos>") for prompt in prompts]
     (best,) = (run.folder / "ckpt").glob("best_global_step*_hf")
-    best = best / run.export.relative_to(run.folder / "model")
-    assert weights(best).keys() == weights(run.export).keys()
-    assert all(torch.equal(tensor, weights(best)[name]) for name, tensor in weights(run.export).items())
-    if name == "adapters":
-        # An engine that got the adapters as updates answers as one that loads the merged checkpoint.
-        prompts = [row["input"] for row in read_jsonl(toy.heldout)]
-        assert run.by_vllm == [run.by_engine[prompt].removesuffix("<eos>") for prompt in prompts]
+    at_best, exported = weights(best / "merged"), weights(run.folder / "model" / "merged")
+    assert at_best.keys() == exported.keys()
+    assert all(torch.equal(tensor, at_best[name]) for name, tensor in exported.items())
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "model.safetensors")
 
 
-def test_adapters_reach_the_engines_and_are_exported(toy: Toy, runs: dict[str, Run]) -> None:
+def test_adapters_reach_the_engines_and_are_exported(toy: Toy, run: Run) -> None:
     """Log-probabilities agree in every step, so the engines have the adapters; base weights stay as they were."""
-    run = runs["adapters"].folder
-    check_ledger(run, batch_size=16, group_size=4, cap=16)
-    steps = steps_of(run)
-    assert [row["step"] for row in steps] == [1, 2, 3]
+    check_ledger(run.folder, batch_size=16, group_size=4, cap=16)
+    steps = steps_of(run.folder)
+    assert [row["step"] for row in steps] == [1, 2]
     gaps = [row["ada/logprob_gap_mean"] for row in steps]
     assert max(gaps) < CLOSE, gaps
     base = AutoModelForCausalLM.from_pretrained(toy.model, dtype=torch.float32)
     before = {name: p.clone() for name, p in base.named_parameters()}
-    adapted = PeftModel.from_pretrained(base, run / "model")
+    adapted = PeftModel.from_pretrained(base, run.folder / "model")
     merged: Any = adapted.merge_and_unload()
     moved = [float((p - before[name]).detach().abs().max()) for name, p in merged.named_parameters()]
     assert max(moved) > 1e-3, "the adapters have learnt something"

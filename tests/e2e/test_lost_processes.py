@@ -39,33 +39,22 @@ def resuming(said: str, run: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("after", "interruption"),
+    ("after", "sent", "status"),
     [
-        ("starting Ray", Interruption(signal.SIGTERM, 143, forked=False, to="group")),
-        ("loading", Interruption(signal.SIGHUP, 129, forked=False, to="group")),
-        ("step  2/40", Interruption(signal.SIGTERM, 143, to="all")),
+        pytest.param("starting Ray", signal.SIGTERM, 143, id="starting", marks=pytest.mark.long),
+        pytest.param("loading", signal.SIGHUP, 129, id="loading"),
     ],
-    ids=["starting", "loading", "training"],
 )
-def test_a_signal_to_many_processes_is_no_fault_of_rays(
-    toy: Toy, tmp_path: Path, after: str, interruption: Interruption
+def test_a_signal_to_its_group_ends_a_run_that_starts(
+    toy: Toy, tmp_path: Path, after: str, sent: signal.Signals, status: int
 ) -> None:
-    """And as long as a run has its folder, no other run goes on with it."""
-    run = tmp_path / "run"
-    flags = toy_flags(toy, run, **FLAGS)
+    said = interrupt(toy_flags(toy, tmp_path / "run", **FLAGS), after, Interruption(sent, status, False, "group"))
+    check_signal(said)
 
-    def intrude(processes: list[psutil.Process]) -> None:
-        if not (run / "ckpt" / "_actor" / "latest").exists():
-            return
-        program, environment = forked_python()
-        command = [program, "-m", "openrlhf_ada.cli.main", "train", *flags, "--ckpt.load_enable"]
-        refused = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=LIMIT_S, cwd=ROOT)
-        assert refused.returncode == 2 and re.search(r"--ada_run_dir is .*\(process \d+ on", refused.stderr), refused
 
-    said = interrupt(flags, after, interruption, intrude)
+def check_signal(said: str) -> None:
+    """It is no fault of Ray's."""
     assert "the run failed" not in said and "Ray's" not in said and "terminated" in said
-    if interruption.to == "all":
-        resuming(said, run)
 
 
 def check_death(said: str, name: str) -> None:
@@ -75,7 +64,35 @@ def check_death(said: str, name: str) -> None:
     assert re.search(r"^Its last lines \(\S+worker-\S+\.(err|out)\):\n {4,}\S", said, re.MULTILINE), said
 
 
+def check_steps(run: Path, least: int) -> None:
+    steps = [row["step"] for row in steps_of(run)]
+    assert steps == list(range(1, len(steps) + 1)) and len(steps) >= least
+
+
 def test_lost_process_is_named_and_the_printed_command_resumes(toy: Toy, tmp_path: Path) -> None:
+    """A signal to all processes ends the first run. As long as it has its folder, no other run goes on with it."""
+    run = tmp_path / "run"
+    flags = toy_flags(toy, run, **FLAGS)
+
+    def intrude(processes: list[psutil.Process]) -> None:
+        program, environment = forked_python()
+        command = [program, "-m", "openrlhf_ada.cli.main", "train", *flags, "--ckpt.load_enable"]
+        refused = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=LIMIT_S, cwd=ROOT)
+        assert refused.returncode == 2 and re.search(r"--ada_run_dir is .*\(process \d+ on", refused.stderr), refused
+
+    said = interrupt(flags, "step  2/40", Interruption(signal.SIGTERM, 143, to="all"), intrude)
+    check_signal(said)
+
+    command = resuming(said, run)
+    said = strike(command, "step  4/40", "Policy", signal.SIGKILL)
+    assert "step  1/40" not in said
+    check_death(said, "policy actor")
+    assert resuming(said, run) == command
+    check_steps(run, 4)
+
+
+@pytest.mark.long
+def test_a_process_that_stands_still_ends_the_run(toy: Toy, tmp_path: Path) -> None:
     run = tmp_path / "run"
     said = strike(["train", *toy_flags(toy, run, **FLAGS)], "step  3/40", "Policy", signal.SIGSTOP)
     assert re.search(
@@ -84,14 +101,8 @@ def test_lost_process_is_named_and_the_printed_command_resumes(toy: Toy, tmp_pat
     assert re.search(r"the run failed\. .* for 12 s: waiting for policy actor .*--ada_dead_after allows 12 s", said)
 
     command = resuming(said, run)
-    said = strike(command, "step  5/40", "Policy", signal.SIGKILL)
+    said = strike(command, "step  5/40", "PPOTrainer", signal.SIGKILL)
     assert "step  1/40" not in said
-    check_death(said, "policy actor")
-
-    assert resuming(said, run) == command
-    said = strike(command, "step  7/40", "PPOTrainer", signal.SIGKILL)
-    assert "step  3/40" not in said
     check_death(said, "trainer")
     assert resuming(said, run) == command
-    steps = [row["step"] for row in steps_of(run)]
-    assert steps == list(range(1, len(steps) + 1)) and len(steps) >= 7
+    check_steps(run, 5)

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.e2e
 
 OF_EACH_KIND = (
     *("aero", "dapo", "first-success-8", "greso", "gvm", "hora", "knapsack", "maxrl", "pilot-commit", "pods"),
-    *("raft-n1-e2", "rated-pos", "spo-n2", "uniform-8", "vade", "vip"),
+    *("raft-n1-e2", "rated-pos", "spo-n2", "uniform-8", "vip"),
 )
 """One for each way to sample, select, weigh and choose. Others differ by numbers; Reinforce-Ada's, GRPO and PPO are in
 test_modes.py, test_adaptive_training.py and test_off_equals_host.py."""
@@ -40,21 +40,32 @@ def sizes(name: str) -> dict[str, Any]:
     return free | limit | small | {"rollout__batch_size": PROMPTS, "train__batch_size": PROMPTS * n}
 
 
-IN_A_FILE = "vade"
-"""The method that a stranger's file rests on."""
+def test_a_file_of_ones_own_trains(toy: Toy, tmp_path: Path) -> None:
+    """On the base of a method by name. Rollouts with a coefficient of 0 are left out, and counted."""
+    run, method = tmp_path / "run", tmp_path / "mine.yaml"
+    method.write_text("summary: mine\nbase: vade\nflags:\n  ada_zeros: skip\n  ada_half_life: 9\n")
+    train(toy_flags(toy, run, ada_method=method, **sizes("vade")))
+    ada = json.loads((run / "config.json").read_text())["ada"]
+    assert (ada["choice"], ada["zeros"], ada["half_life"]) == ("vade", "skip", 9)
+    assert json.loads(ada["method"])["name"] == str(method)
+    check_method(run, "vade")
+    samples, shares = read_jsonl(run / "samples.jsonl"), list[float]()
+    for row in steps_of(run):
+        kept = [sample for sample in samples if sample["step"] == row["step"] and sample["kept"]]
+        zeros = [sample["tokens"] for sample in kept if not sample["coefficient"]]
+        assert (row["ada/skipped"], row["ada/skipped_tokens"]) == (len(zeros) / len(kept), sum(zeros))
+        shares.append(row["ada/skipped"])
+    assert 0 < max(shares) < 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", OF_EACH_KIND)
 def test_method_trains_by_its_name(toy: Toy, tmp_path: Path, name: str) -> None:
-    run, method = tmp_path / "run", name
-    if name == IN_A_FILE:
-        method = str(tmp_path / "mine.yaml")
-        Path(method).write_text(f"summary: mine\nbase: {name}\nflags:\n  ada_zeros: skip\n  ada_half_life: 9\n")
-    train(toy_flags(toy, run, ada_method=method, **sizes(name)))
-    if name == IN_A_FILE:
-        ada = json.loads((run / "config.json").read_text())["ada"]
-        assert (ada["choice"], ada["zeros"], ada["half_life"]) == ("vade", "skip", 9)
-        assert json.loads(ada["method"])["name"] == method
+    train(toy_flags(toy, tmp_path / "run", ada_method=name, **sizes(name)))
+    check_method(tmp_path / "run", name)
+
+
+def check_method(run: Path, name: str) -> None:
     steps, samples = steps_of(run), read_jsonl(run / "samples.jsonl")
     assert steps
     for row in steps:

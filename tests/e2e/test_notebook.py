@@ -25,6 +25,7 @@ def test_notebook_is_kept_without_outputs() -> None:
     assert [cell for cell in cells if cell.get("outputs") or cell.get("execution_count")] == []
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("own_ray")
 def test_notebook_trains_twice_and_shows_both(tmp_path: Path) -> None:
     notebook = nbformat.read(NOTEBOOK, as_version=4)

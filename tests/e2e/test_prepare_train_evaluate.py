@@ -170,11 +170,11 @@ def test_models_are_compared_on_the_same_problems(
     check_missing_scores(out, results["models"], text)
     # The server works again: the answers without a score are sampled again, and no others.
     reward_server.failure = lambda label: ""
-    text = call("eval", "--benchmark", toy.heldout, "--out", out, *sampling, *models)
+    text = call("eval", "--benchmark", toy.heldout, "--out", out, *sampling, *models[:2])
     assert "have no score" not in text
     assert {len(read_jsonl(file)) for file in out.glob("*/heldout/answers.jsonl")} == {32 * 4}
     # Once more: everything is there, so no engine starts, and the figures are the same.
-    assert call("eval", "--benchmark", toy.heldout, "--out", out, *sampling, *models) == text
+    assert call("eval", "--benchmark", toy.heldout, "--out", out, *sampling, *models[:2]) == text
 
 
 def check_missing_scores(out: Path, models: list[dict[str, Any]], text: str) -> None:

@@ -1,6 +1,6 @@
-"""A killed run that is resumed goes on as an uninterrupted one would: prompts, pass rates and evaluations.
+"""A run that is resumed goes on as an uninterrupted one does: weights, prompts, pass rates, evaluations and records.
 
-Prompts are chosen here (--ada_candidates). The order of OpenRLHF's own loader is resumed in test_reward_model.py.
+Prompts are chosen here (--ada_candidates). Real processes that die, and the printed command: test_lost_processes.py.
 """
 
 from __future__ import annotations
@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from books import ASYNC, PARTIAL, PPO, SEQ
+from books import PARTIAL, PPO
 from conftest import Toy, read_jsonl, steps_of, toy_flags, train
 from documented import is_documented
 from interrupted_runs import Interruption, interrupt
@@ -34,31 +35,75 @@ BATCH, N, HALF_LIFE, ROWS, CANDIDATES, SEED = 16, 4, 3, 32, 2, 42
 FLAGS: dict[str, Any] = {
     "ada_mode": "est",
     "ada_half_life": HALF_LIFE,
-    "ada_candidates": CANDIDATES,
-    "train.seed": SEED,
     "algo.advantage.estimator": "dr_grpo",
     "train.num_episodes": 2,
     "ckpt.save_steps": 2,
+}
+"""Two episodes of 32 prompts: four steps."""
+
+CHOSEN = FLAGS | PPO | {
+    "ada_candidates": CANDIDATES,
+    "train.seed": SEED,
+    "actor.adam.lr": 1e-3,
+    "train.batch_size": 32,
+    "train.micro_batch_size": 8,
     "ckpt.best_metric_key": "none",
     "eval.steps": 2,
     "eval.n_samples_per_prompt": 2,
-}
-"""Two episodes of 32 prompts: four steps, each of which chooses half of them."""
+}  # fmt: skip
+"""Each step chooses half of the prompts. Two optimizer steps of four micro-batches, for policy and critic."""
+
+OTHER = {"ckpt.load_enable": True, "eval.temperature": 0.9}
 
 
-def test_killed_run_resumes_from_its_checkpoint(toy: Toy, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    flags = FLAGS | {"eval.dataset": toy.heldout}
-    flags |= {"logger.tensorboard_dir": tmp_path / "tensorboard"}
-    killed = Interruption(signal.SIGKILL, -signal.SIGKILL, forked=False)
-    interrupt(toy_flags(toy, run, **flags), "step 3/4", killed)
-    assert [row["step"] for row in steps_of(run)] == [1, 2, 3]
-    # Step 3 is done again.
-    assert (run / "ckpt" / "_actor" / "latest").read_text() == "global_step2"
-    train(toy_flags(toy, run, **flags, **{"ckpt.load_enable": True}))
+@dataclass(frozen=True)
+class Runs:
+    """One run, twice: to its end, and resumed from its middle. `first`: what was recorded and exported before."""
 
+    folder: Path
+    tensorboard: Path
+    flags: dict[str, Any]
+    first: Path
+    said: tuple[str, str]
+
+
+@pytest.fixture(scope="module")
+def runs(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """As if it had been killed just before its last checkpoint was whole. Its first page could not be drawn."""
+    folder = tmp_path_factory.mktemp("resume")
+    run, first, tensorboard = folder / "run", folder / "first", folder / "tensorboard"
+    (run / "report.html").mkdir(parents=True)
+    flags = CHOSEN | {"eval.dataset": toy.heldout, "logger.tensorboard_dir": tensorboard}
+    whole = train(toy_flags(toy, run, **flags)).stderr
+    shutil.copytree(run, first, ignore=shutil.ignore_patterns("ckpt"))
+    (run / "report.html").rmdir()
+    (run / "summary.json").unlink()
+    (run / "ckpt" / "_manifests" / "global_step4.json").unlink()
+    resumed = train(toy_flags(toy, run, **flags | OTHER)).stderr
+    return Runs(run, tensorboard, flags, first, (whole, resumed))
+
+
+def test_it_ends_with_the_weights_of_the_run_that_was_not_stopped(runs: Runs) -> None:
+    whole, resumed = (steps_of(run) for run in (runs.first, runs.folder))
+    assert [row["step"] for row in whole] == [row["step"] for row in resumed] == [1, 2, 3, 4]
+    assert resumed[:2] == whole[:2], "what was trained before the checkpoint stays"
+    for expected, found in zip(whole, resumed, strict=True):
+        for name in ("policy_loss", "critic_loss", "actor_lr", "ada/drawn", "rollout/reward_mean"):
+            assert found[name] == expected[name], name
+    assert drawn(runs.first) == drawn(runs.folder)
+    weights = [load_file(run / "model" / "model.safetensors") for run in (runs.first, runs.folder)]
+    assert weights[0].keys() == weights[1].keys()
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def drawn(run: Path) -> list[tuple[Any, ...]]:
+    names = ("step", "key", "index", "prompt_id", "reward", "tokens", "coefficient")
+    return [tuple(sample[name] for name in names) for sample in read_jsonl(run / "samples.jsonl")]
+
+
+def test_its_record_is_of_one_run(runs: Runs) -> None:
+    run = runs.folder
     steps, samples = steps_of(run), read_jsonl(run / "samples.jsonl")
-    assert [row["step"] for row in steps] == [1, 2, 3, 4]
     firsts = [s for s in samples if s["index"] == 0]
     assert [s["key"] for s in firsts] == list(range(4 * BATCH))
     assert all(0 < row["ada/choice_chance"] < 1 for row in steps), "prompts were chosen"
@@ -68,74 +113,38 @@ def test_killed_run_resumes_from_its_checkpoint(toy: Toy, tmp_path: Path) -> Non
     evaluations = [row["step"] for row in read_jsonl(run / "metrics.jsonl") if "eval/accuracy" in row]
     assert evaluations == [2, 4]
     check_replay(samples)
-    check_trackers(run, tmp_path / "tensorboard")
-    first, second = json.loads((run / "starts.json").read_text())
-    assert first["versions"] == second["versions"] and second["command"].endswith("--ckpt.load_enable")
+    check_trackers(run, runs.tensorboard)
     lines = [line[21:] for line in (run / "log.txt").read_text().splitlines()]
-    assert lines.count("starting Ray") == 2
     assert sum(line.startswith("step 3/4 ") for line in lines) == 2
     assert lines[-1].startswith("report: ") and f"{run}/report.html" in lines[-1]
 
 
-def test_a_run_that_is_resumed_with_other_flags_is_exported_and_reported(toy: Toy, tmp_path: Path) -> None:
-    """A page that cannot be drawn costs no model, and a complete run starts nothing."""
-    run = tmp_path / "run"
-    (run / "report.html").mkdir(parents=True)
-    flags = SEQ | {"ckpt.save_steps": 1}
-    said = train(toy_flags(toy, run, **flags)).stderr
-    assert "IsADirectoryError" in said and f"report {run}" in said
-    assert json.loads((run / "summary.json").read_text())["steps"] == 2
-    first = (run / "model" / "model.safetensors").read_bytes()
-
-    (run / "report.html").rmdir()
-    flags |= {"train.num_episodes": 2, "ada_exit": "pos", "ada_wave": 3, "ckpt.load_enable": True}
-    said = train(toy_flags(toy, run, **flags)).stderr
-    assert "--ada_exit pos (was balance)" in said and f"report: {run}/report.html" in said
-    assert (run / "model" / "model.safetensors").read_bytes() != first
-    record = read_run(run)
-    assert [row["step"] for row in record.steps] == [1, 2, 3, 4]
-    starts = (run / "starts.json").read_text()
-    assert ["--ada_exit pos" in start["command"] for start in json.loads(starts)] == [False, True]
-    said = train(toy_flags(toy, run, **flags)).stderr
-    assert "already complete" in said and str(run / "model") in said and "--train.num_episodes" in said
-    assert (run / "starts.json").read_text() == starts and "starting Ray" not in said
+def test_a_page_that_cannot_be_drawn_costs_no_model(runs: Runs) -> None:
+    said = runs.said[0]
+    assert "IsADirectoryError" in said and f"report {runs.folder}" in said
+    assert json.loads((runs.first / "summary.json").read_text())["steps"] == 4
 
 
-def test_resumed_run_ends_with_the_weights_of_one_that_was_not_stopped(toy: Toy, tmp_path: Path) -> None:
-    """Two optimizer steps of four micro-batches a step, for policy and critic: their order is the step's own.
-
-    So are the prompts, which are chosen by what earlier visits have shown.
-    """
-    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
-    flags = SEQ | PPO | {"train.num_episodes": 2, "ckpt.save_steps": 2, "actor.adam.lr": 1e-3}
-    flags |= {"ada_candidates": CANDIDATES, "ada_choice": "greso"}
-    flags |= {"train.batch_size": 32, "train.micro_batch_size": 8}
-    train(toy_flags(toy, whole, **flags))
-    shutil.copytree(whole / "ckpt", resumed / "ckpt")
-    # As if it had been killed just before its last checkpoint was whole.
-    (resumed / "ckpt" / "_manifests" / "global_step4.json").unlink()
-    train(toy_flags(toy, resumed, **flags, **{"ckpt.load_enable": True}))
-
-    rows = [row for row in steps_of(whole) if row["step"] > 2]
-    for expected, found in zip(rows, steps_of(resumed), strict=True):
-        for name in ("step", "policy_loss", "critic_loss", "actor_lr", "ada/drawn", "rollout/reward_mean"):
-            assert found[name] == expected[name], name
-    chosen = [
-        [(sample["step"], sample["prompt_id"]) for sample in read_jsonl(run / "samples.jsonl") if sample["step"] > 2]
-        for run in (whole, resumed)
-    ]
-    assert chosen[0] == chosen[1] and len({prompt for _, prompt in chosen[0]}) < ROWS
-    weights = [load_file(run / "model" / "model.safetensors") for run in (whole, resumed)]
-    assert weights[0].keys() == weights[1].keys()
-    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+def test_other_flags_are_told_and_kept(toy: Toy, runs: Runs) -> None:
+    """And a complete run starts nothing."""
+    said = runs.said[1]
+    assert "training goes on from global_step2" in said
+    assert "--eval.temperature 0.9 (was " in said and f"report: {runs.folder}/report.html" in said
+    starts = (runs.folder / "starts.json").read_text()
+    first, second = json.loads(starts)
+    assert first["versions"] == second["versions"]
+    assert ["--eval.temperature 0.9" in start["command"] for start in (first, second)] == [False, True]
+    assert [row["step"] for row in read_run(runs.folder).steps] == [1, 2, 3, 4]
+    said = train(toy_flags(toy, runs.folder, **runs.flags | OTHER)).stderr
+    assert "already complete" in said and str(runs.folder / "model") in said and "--train.num_episodes" in said
+    assert (runs.folder / "starts.json").read_text() == starts and "starting Ray" not in said
 
 
-@pytest.mark.parametrize("mode", [ASYNC, PARTIAL], ids=["async", "partial"])
-def test_what_was_sampled_ahead_is_sampled_again(toy: Toy, tmp_path: Path, mode: dict[str, Any]) -> None:
+@pytest.mark.long
+def test_what_was_sampled_ahead_is_sampled_again(toy: Toy, tmp_path: Path) -> None:
     """Prompts and counts go on from the checkpoint. The rollouts are those of other weights."""
     run = tmp_path / "run"
-    flags = FLAGS | {name.replace("__", "."): value for name, value in mode.items()}
-    flags |= {"ada_candidates": None, "eval.steps": None, "eval.n_samples_per_prompt": None}
+    flags = FLAGS | {name.replace("__", "."): value for name, value in PARTIAL.items()}
     interrupt(toy_flags(toy, run, **flags), "step 3/4", Interruption(signal.SIGINT, 130))
     before = [sample for sample in read_jsonl(run / "samples.jsonl") if sample["step"] <= 2]
     train(toy_flags(toy, run, **flags, **{"ckpt.load_enable": True}))

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from conftest import Toy, run_script, toy_flags
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 STEPS, PROMPTS = 12, 64
 

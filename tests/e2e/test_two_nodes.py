@@ -203,12 +203,14 @@ def check_loo_baseline(run: Path) -> None:
             assert sample["coefficient"] == pytest.approx(expected)
 
 
+@pytest.mark.long
 def test_a_job_that_is_refused_says_why(nodes: Cluster, toy: Toy, tmp_path: Path) -> None:
     job = submit(nodes, toy_flags(toy, tmp_path / "run", data__prompt_dataset="/only/elsewhere.jsonl"))
     told = rest(job)
     assert job.returncode == 1 and "--data.prompt_dataset" in told and "/only/elsewhere.jsonl" in told, told
 
 
+@pytest.mark.long
 def test_a_stopped_job_leaves_nothing(nodes: Cluster, toy: Toy, tmp_path: Path) -> None:
     job = submit(nodes, toy_flags(toy, tmp_path / "run", **LONG), "--submission-id", tmp_path.name)
     read_to("loading", job)
@@ -218,6 +220,7 @@ def test_a_stopped_job_leaves_nothing(nodes: Cluster, toy: Toy, tmp_path: Path) 
     nothing_is_left(nodes)
 
 
+@pytest.mark.long
 def test_lost_engine_node_is_awaited_lost_policy_ends_run(nodes: Cluster, toy: Toy, tmp_path: Path) -> None:
     """By a driver on a node."""
     run, rewards, stop, stopped = (tmp_path / name for name in ("run", "rewards.py", "stop", "stopped"))

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.e2e]
 def train_with_a_death(toy: Toy, folder: Path, victim: str, **flags: Any) -> None:
     """In the first step, so the second is sampled by the new process with the weights after the first."""
     run, rewards, killed = folder / "run", folder / "rewards.py", folder / "killed"
-    rewards.write_text(REWARDS.format(done=str(killed), victim=victim, call=50))
+    rewards.write_text(REWARDS.format(deaths=[(str(killed), victim, 50)]))
     told = gpu_train(toy, run, **flags, **SEQ, reward__remote_url=rewards)
     assert killed.exists(), told
     assert re.search(r"engine \d+ died", told) and re.search(r"engine \d+ is back", told)

@@ -1,10 +1,10 @@
-"""Python imports this in every process of a run with a fault (PYTHONPATH): one tensor goes wrong on its way.
+"""Python imports this in every process of a run with faults (PYTHONPATH): one tensor goes wrong on its way.
 
-SPOIL=arrives: the engine's worker receives other values than were sent. SPOIL=loads: it receives the right ones, and
-loads others, which no checksum of what arrives can know. SPOIL=dies: its process is killed in the middle. All from the
-third update on. SPOIL=leaves: worker 1 of an engine is killed as the second update begins, once: it then makes the
-file SPOIL_MARK. All workers that begin an update have left their number beside that file. Buckets are so small that
-most tensors of the toy model are cut.
+SPOIL has one or more of these words. `arrives`: the engine's worker receives other values than were sent. `loads`: it
+receives the right ones, and loads others, which no checksum of what arrives can know. Both after two right updates.
+`leaves`: worker 1 of an engine is killed as the second update begins, once: it then makes the file SPOIL_MARK, and a
+restarted engine has one more that is right. All workers that begin an update have left their number beside that file.
+Buckets are so small that most tensors of the toy model are cut.
 """
 
 from __future__ import annotations
@@ -18,6 +18,12 @@ from wrapt import register_post_import_hook
 
 NAME = "model.layers.0.mlp.down_proj.weight"
 UPDATES: list[int] = []
+FIRST_RIGHT = 2
+
+
+def has(fault: str) -> bool:
+    """Asked late: what forks these processes has imported this before."""
+    return fault in os.environ["SPOIL"].split(",")
 
 
 def leave(worker: int, mark: Path) -> None:
@@ -33,16 +39,14 @@ def spoil(receiver: Any) -> None:
 
     def counting(self: Any) -> None:
         UPDATES.append(1)
-        if os.environ["SPOIL"] == "leaves":
+        if has("leaves"):
             leave(self.parallel_config.rank, Path(os.environ["SPOIL_MARK"]))
         start(self)
 
     def spoiled(self: Any, bucket: Any, tensors: Any, *, sums: bool) -> None:
         for spec, tensor in zip(bucket, tensors, strict=True):
-            if spec.name == NAME and len(UPDATES) > 2 and os.environ["SPOIL"] != "leaves":
-                if os.environ["SPOIL"] == "dies":
-                    os.kill(os.getpid(), signal.SIGKILL)
-                if os.environ["SPOIL"] == "loads":
+            if spec.name == NAME and len(UPDATES) > FIRST_RIGHT + has("leaves"):
+                if has("loads"):
                     self.sums += receiver.checksums(tensors) if sums else []
                     sums = False
                 tensor.mul_(-8.0)
@@ -53,7 +57,7 @@ def spoil(receiver: Any) -> None:
 
 
 def cut(manifest: Any) -> None:
-    if os.environ["SPOIL"] == "leaves":
+    if has("leaves"):
         manifest.BUCKET_BYTES = 5000
 
 

@@ -7,7 +7,7 @@ import os, pathlib, signal, threading
 import psutil
 from openrlhf_ada.reward import arithmetic
 
-DONE, VICTIM, CALLS, LOCK = pathlib.Path({done!r}), {victim!r}, [], threading.Lock()
+DEATHS, CALLS, LOCK = {deaths!r}, [], threading.Lock()
 
 def is_core(process):
     # It cannot rename itself in every environment: below make it stays what multiprocessing started.
@@ -17,17 +17,19 @@ def is_core(process):
         return False
     return "EngineCor" in told or "spawn_main" in told
 
-def kill_one():
+def kill(name, done):
     me = psutil.Process()
-    victim = me if VICTIM == "actor" else next(filter(is_core, me.children()))
-    DONE.write_text(str(victim.pid))
+    victim = me if name == "actor" else next(filter(is_core, me.children()))
+    done.write_text(str(victim.pid))
     os.kill(victim.pid, signal.SIGKILL)
 
 def reward_func(queries, prompts, labels):
     with LOCK:
         CALLS.append(1)
-        if len(CALLS) >= {call} and not DONE.exists():
-            kill_one()
+        left = [death for death in DEATHS if not pathlib.Path(death[0]).exists()]
+        if left and len(CALLS) >= left[0][2]:
+            kill(left[0][1], pathlib.Path(left[0][0]))
     return arithmetic.reward_func(queries, prompts, labels)
 """
-"""Kills an engine's process, or vLLM's core below it, when that has answered so often; once."""
+"""`deaths`: (file that is made, victim, calls), one after the other. Kills an engine's process ("actor"), or vLLM's
+core below it ("core"), when that process has answered so often; once."""

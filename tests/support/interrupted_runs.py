@@ -69,8 +69,7 @@ def interrupt(
         text=True,
         env=without_shared_ray(environment),
         start_new_session=True,
-        # As from a terminal: a test run in the background of a shell passes on that Ctrl-C is ignored.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=_as_from_a_terminal,
     )
     said = _read_until(after, process)
     # What the tests' server forked for it is among them.
@@ -91,6 +90,12 @@ def interrupt(
         process.kill()
         kill_rest(started, 0.0)
     return said
+
+
+def _as_from_a_terminal() -> None:
+    """Tests in the background of a shell, or below nohup, pass on that a signal is ignored."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def strike(words: list[str], after: str, victim: str, sent: signal.Signals) -> str:
