@@ -27,7 +27,7 @@ def test_the_package_is_found_but_not_imported() -> None:
     assert demo_model.PACKAGE not in sys.modules
 
 
-@pytest.mark.e2e
+@pytest.mark.long
 def test_checkpoint_completes_sums_and_ends_chats_and_lines(tmp_path: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
