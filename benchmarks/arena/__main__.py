@@ -28,9 +28,13 @@ VERBS = {
 
 def main(argv: Sequence[str]) -> int:
     """Returns the exit status (1: a training failed, 2: bad input, 130: interrupted)."""
+    if argv and argv[0] == "--quick":
+        argv = ["grid", *argv]
     if not argv or argv[0] not in VERBS:
         known = "".join(f"  {name:10} {summary}\n" for name, (_, summary) in VERBS.items())
-        print(f"usage: {PROG} VERB ...\n\n{known}", end="", file=sys.stdout if "--help" in argv else sys.stderr)
+        print(
+            f"usage: {PROG} --quick | VERB ...\n\n{known}", end="", file=sys.stdout if "--help" in argv else sys.stderr
+        )
         return 0 if "--help" in argv else 2
     prog = f"{PROG} {argv[0]}"
     verb = import_module(f"benchmarks.arena.{VERBS[argv[0]][0]}")

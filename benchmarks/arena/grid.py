@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
@@ -10,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from benchmarks.arena.campaign import settings_of, starting_point
 from benchmarks.arena.costs import budget_of
@@ -20,7 +20,7 @@ from benchmarks.arena.measures import on_hardest
 from benchmarks.arena.methods import METHODS
 from benchmarks.arena.real import rollouts_per_prompt
 from benchmarks.arena.statistics import cost_to
-from benchmarks.arena.tasks import TASKS
+from benchmarks.arena.tasks import TASKS, Floats
 from benchmarks.arena.trial import Curve, Trial
 
 UNIT_ROLLOUTS = 8_000
@@ -37,6 +37,9 @@ RATES = (3e-4, 1e-3, 3e-3)
 
 TUNING_SEED, SEEDS = 1000, 5
 """Of the world on which rates are tried, and worlds that count: 0, 1, ..."""
+
+STEPS, STEP_PROMPTS = 96, 64
+"""Of trials that are compared at equal steps."""
 
 TUNED_UP_TO = 4
 """Rates of a larger budget are those of this one."""
@@ -56,14 +59,14 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True, order=True)
 class Cell:
-    """One trial. `budget`: of BUDGETS. `prompts`: of a step, where it is not `prompts_of_step`."""
+    """One trial. `budget`: of BUDGETS. `steps`: so many, of STEP_PROMPTS each, in the place of a budget."""
 
     task: str
     method: str
     rate: float
     seed: int
     budget: int
-    prompts: int = 0
+    steps: int = 0
 
 
 class Trials(Results[Cell]):
@@ -91,14 +94,16 @@ def run_cell(cell: Cell, folder: Path) -> Result:
     """In a process of its own. `folder`: of starting models."""
     torch.set_num_threads(1)
     world, weights = starting_point(cell.task, cell.seed, folder)
-    learner, prompts = Learner(world, weights, cell.rate, cell.seed), cell.prompts or prompts_of_step(cell.method)
+    learner = Learner(world, weights, cell.rate, cell.seed)
+    prompts = STEP_PROMPTS if cell.steps else prompts_of_step(cell.method)
     trial = Trial(learner, METHODS[cell.method], prompts, cell.seed)
-    unit, curve, measures = budget_of(UNIT_ROLLOUTS, COST), Curve(), {}
-    points, before = marks(cell.budget), np.empty(0, dtype=np.int64)
+    unit, cost = (1, "steps") if cell.steps else (budget_of(UNIT_ROLLOUTS, COST), COST)
+    points = [0.0, float(cell.steps)] if cell.steps else marks(cell.budget)
+    curve, measures, before = Curve(), {}, np.empty(0, dtype=np.int64)
     for point in points:
-        trial.spend(point * unit, COST)
+        trial.spend(point * unit, cost)
         curve.add(trial.spent, trial.accuracy())
-        if any(abs(point - budget) < 1e-6 for budget in (0, *BUDGETS)):
+        if any(abs(point - budget) < 1e-6 for budget in (0, *BUDGETS, cell.steps)):
             found, counts = trial.measured()
             before = before if point else counts
             found |= on_hardest(before, counts)
@@ -190,17 +195,24 @@ def costs(
     """Cost to this share of the best gain, beside the best method's: geometric means over worlds."""
     found: dict[str, dict[str, float]] = {}
     for task in tasks:
-        runs = {m: [result_at(trials, task, m, seed, budget) for seed in range(seeds)] for m in methods}
-        logs = {m: np.log(np.maximum(_costs_of(runs, m, budget, share), FIRST_MARK)) for m in methods}
-        least = min(float(values.mean()) for values in logs.values())
-        found[task] = {m: round(float(np.exp(values.mean() - least)), 3) for m, values in logs.items()}
+        by_world = costs_by_world(trials, task, methods, seeds, budget, share)
+        logs = {m: float(np.log(values).mean()) for m, values in by_world.items()}
+        found[task] = {m: round(math.exp(value - min(logs.values())), 3) for m, value in logs.items()}
     return found
+
+
+def costs_by_world(
+    trials: Trials, task: str, methods: Sequence[str], seeds: int, budget: int, share: float = 0.9
+) -> dict[str, Floats]:
+    """By method, at least FIRST_MARK; shapes (worlds,)."""
+    runs = {m: [result_at(trials, task, m, seed, budget) for seed in range(seeds)] for m in methods}
+    return {m: _costs_of(runs, m, budget, share) for m in methods}
 
 
 Runs = Mapping[str, Sequence[Result | None]]
 
 
-def _costs_of(runs: Runs, method: str, budget: int, share: float) -> NDArray[np.float64]:
+def _costs_of(runs: Runs, method: str, budget: int, share: float) -> Floats:
     """Budget at which each world's run first has this share of what the best method gains there."""
     final = {m: [r["measures"][str(budget)]["right"] for r in of if r is not None] for m, of in runs.items()}
     best = max(final, key=lambda m: float(np.mean(final[m])))
@@ -212,7 +224,7 @@ def _costs_of(runs: Runs, method: str, budget: int, share: float) -> NDArray[np.
         target = start + share * (final[best][world] - start)
         inside = [(at, value) for at, value in zip(result["at"], result["accuracy"], strict=True) if at <= budget]
         spent.append(cost_to(target, [value for _, value in inside], [at for at, _ in inside])[0])
-    return np.array(spent)
+    return np.maximum(spent, FIRST_MARK)
 
 
 def check_folder(folder: Path, tasks: Sequence[str], methods: Sequence[str]) -> None:

@@ -9,9 +9,11 @@ import argparse
 import json
 import os
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
+from typing import Any
 
-from benchmarks.arena import grid
+from benchmarks.arena import grid, orderings
 from benchmarks.arena.methods import METHODS, check_names, names
 from benchmarks.arena.progress_line import progress_line
 from benchmarks.arena.tasks import LUCKY, TASKS
@@ -19,37 +21,52 @@ from benchmarks.arena.trainings import alone
 
 GRID = [name for name in METHODS if "/" in name]
 
+QUICK: dict[str, Any] = {
+    "methods": ["n8/1", "right-1/2", "lambda-1/2", "balance/1"],
+    "tasks": ["luck4"],
+    "budget": 1,
+    "seeds": 2,
+}
+"""A few minutes on two cores."""
+
+FULL: dict[str, Any] = {"methods": GRID, "tasks": list(LUCKY), "budget": 4, "seeds": grid.SEEDS}
+
 
 def main(prog: str, argv: Sequence[str]) -> None:
     """Raises ValueError for bad input."""
     args = build_parser(prog).parse_args(argv)
+    for name, value in (QUICK if args.quick else FULL).items():
+        if args.quick and getattr(args, name) is not None:
+            raise ValueError(f"--{name} does not go with --quick, which sets it. Leave one of the two out")
+        if getattr(args, name) is None:
+            setattr(args, name, value)
     check(args)
     methods = list(dict.fromkeys([*grid.UNIFORM, *args.methods]))
     grid.check_folder(args.out, args.tasks, methods)
     with alone(args.out):
         trials = grid.Trials(args.out)
-        tuning = grid.tuning_cells(args.tasks, methods, args.budget)
-        run("rates", tuning, trials, args.processes)
+        run("rates", grid.tuning_cells(args.tasks, methods, args.budget), trials, args.processes)
         finals = grid.final_cells(trials, args.tasks, methods, args.seeds, args.budget)
         run("comparing", finals, trials, args.processes)
-    print(json.dumps({"cost_to_target": grid.costs(trials, args.tasks, methods, args.seeds, args.budget)}))
+        if args.equal_steps:
+            each = product(range(args.seeds), args.tasks, (name for name in orderings.AT_STEPS if name in methods))
+            cells = [orderings.step_cell(trials, task, method, seed) for seed, task, method in each]
+            run("equal steps", cells, trials, args.processes)
+    costs = grid.costs(trials, args.tasks, methods, args.seeds, args.budget)
+    verdicts = orderings.found(orderings.View(trials, args.seeds))
+    print(json.dumps({"cost_to_target": costs, "orderings": orderings.summary(verdicts)}))
 
 
 def build_parser(prog: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=prog, description=__doc__)
     add = parser.add_argument
-    add("--methods", type=names, default=GRID, metavar="NAME,...", help=f"of {', '.join(GRID)} (default: all)")
-    add(
-        "--tasks",
-        type=names,
-        default=list(LUCKY),
-        metavar="NAME,...",
-        help=f"of {', '.join(TASKS)} (default: {', '.join(LUCKY)})",
-    )
-    add(
-        "--budget", type=int, default=4, choices=grid.BUDGETS, help="1 is what n8 takes for 8,000 rollouts (default 4)"
-    )
-    add("--seeds", type=int, default=grid.SEEDS, metavar="N", help="worlds that count (default %(default)s)")
+    add("--quick", action="store_true", help="four methods on one task: a few minutes")
+    add("--methods", type=names, metavar="NAME,...", help=f"of {', '.join(GRID)} (default: all)")
+    tasks = f"of {', '.join(TASKS)} (default: {', '.join(LUCKY)})"
+    add("--tasks", type=names, metavar="NAME,...", help=tasks)
+    add("--budget", type=int, choices=grid.BUDGETS, help="1: what n8 takes for 8,000 rollouts (default 4)")
+    add("--seeds", type=int, metavar="N", help=f"worlds that count (default {grid.SEEDS})")
+    add("--equal_steps", action="store_true", help="also run steps of equal prompts, for the published orderings")
     add("--processes", type=int, default=os.cpu_count() or 1, metavar="N", help="trials side by side (default: cores)")
     add("--out", type=Path, default=Path("runs/grid"), metavar="DIR")
     return parser

@@ -11,7 +11,7 @@ from benchmarks.arena.__main__ import VERBS, main
 from benchmarks.arena.folders import LINES, SETTINGS, Results, keep_settings
 from benchmarks.arena.trainings import alone
 
-FOLDERS = ("campaign", "agreement", "real")
+FOLDERS = ("campaign", "grid", "agreement", "real")
 """Verbs that work in a folder."""
 
 
@@ -35,6 +35,10 @@ def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
         ("campaign --processes 0", "--processes 0: at least 1"),
         ("campaign --quick --seeds 10", "--seeds does not go with --quick"),
         ("campaign --methods weighed-as-hora --tasks graded,many", "--tasks many: the weight of hora was measured on"),
+        ("grid --methods n8", "--methods n8: there is no such name"),
+        ("grid --tasks luck5", "--tasks luck5: there is no such name. Did you mean luck"),
+        ("grid --seeds 0", "--seeds 0: at least 1"),
+        ("grid --quick --budget 4", "--budget does not go with --quick"),
         ("agreement --methods posh", "--methods posh: there is no such name. Did you mean pos?"),
         ("agreement --methods dapo", "--methods dapo: methods that replace prompts"),
         ("agreement --methods weighed-as-hora", "--methods weighed-as-hora"),

@@ -11,6 +11,7 @@ import torch
 from benchmarks.arena.learner import AnswerModel, ChainModel, PromptBatch, _imperfect, is_right, right_share, sample
 from benchmarks.arena.least_noise import LeastNoiseFactor, score_norms
 from benchmarks.arena.measures import ANSWERS, measured, on_hardest
+from benchmarks.arena.sigmoid import Sigmoid, fitted
 from benchmarks.arena.tasks import END, FREE, LUCKY, NUM_SYMBOLS, PAD, TAG, World, make_world
 
 
@@ -158,3 +159,18 @@ def test_the_factor_is_that_of_the_steps_before() -> None:
     for rewards in itertools.repeat(np.zeros(4), 3):
         factor.observe(np.ones(4), rewards, np.full(4, 0.5))
     assert factor.value == 0.0
+
+
+# -- curves -----------------------------------------------------------------------------------------------------------
+
+
+CURVES = [Sigmoid(0.2, 0.8, 1.0, 1.3), Sigmoid(0.5, 0.6, 4.0, 0.7), Sigmoid(0.3, 0.95, 0.2, 2.0)]
+
+
+@pytest.mark.parametrize("curve", CURVES)
+def test_a_sigmoid_is_found_again(curve: Sigmoid) -> None:
+    cost = [0.0, *np.geomspace(1 / 8, 16, 15)]
+    found = fitted(cost, curve.at(np.array(cost)).tolist())
+    assert (found.end, found.middle, found.slope) == pytest.approx((curve.end, curve.middle, curve.slope), rel=1e-3)
+    with pytest.raises(ValueError, match="5"):
+        fitted([0.0, 1.0], [0.1, 0.2])
