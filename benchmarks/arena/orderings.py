@@ -85,6 +85,11 @@ class View:
         return np.array([result["measures"][str(STEPS)][name] for result in found])
 
 
+def step_cells(trials: Trials, tasks: Sequence[str], methods: Sequence[str], seeds: int) -> list[Cell]:
+    """World by world."""
+    return [step_cell(trials, task, method, seed) for seed in range(seeds) for task in tasks for method in methods]
+
+
 def step_cell(trials: Trials, task: str, method: str, seed: int) -> Cell:
     """At the rate of a budget of 4."""
     return Cell(task, method, tuned(trials, task, method, 4).rate, seed, 0, STEPS)

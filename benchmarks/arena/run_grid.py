@@ -9,7 +9,6 @@ import argparse
 import json
 import os
 from collections.abc import Sequence
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +48,8 @@ def main(prog: str, argv: Sequence[str]) -> None:
         finals = grid.final_cells(trials, args.tasks, methods, args.seeds, args.budget)
         run("comparing", finals, trials, args.processes)
         if args.equal_steps:
-            each = product(range(args.seeds), args.tasks, (name for name in orderings.AT_STEPS if name in methods))
-            cells = [orderings.step_cell(trials, task, method, seed) for seed, task, method in each]
+            alike = [name for name in orderings.AT_STEPS if name in methods]
+            cells = orderings.step_cells(trials, args.tasks, alike, args.seeds)
             run("equal steps", cells, trials, args.processes)
     costs = grid.costs(trials, args.tasks, methods, args.seeds, args.budget)
     verdicts = orderings.found(orderings.View(trials, args.seeds))
