@@ -9,8 +9,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TORCH := $(shell sed -n 's/^torch==/torch-/p' requirements/cpu.txt)
 
-# For two cores: some of these tests wait for time limits. Real runs would only take each other's cores.
-SIDE_BY_SIDE := --numprocesses=3 --dist=worksteal
+# For two cores: some of these tests wait for time limits. Real runs would only take each other's cores. What a file shares
+# is made once, and files that take long come first.
+SIDE_BY_SIDE := --numprocesses=3 --dist=loadfile --no-loadscope-reorder
 
 # Files that load torch, Ray or vLLM in the fast tests. Those take seconds to load, and then pytest needs milliseconds for
 # each test to visit all their loggers: so the other files are run in a process of their own.
@@ -19,7 +20,7 @@ STACK_TESTS := cli_doctor cli_evaluate cli_events cli_init cli_run_watch cli_ver
 	platforms_disk platforms_gpu reporting_redaction reward_arithmetic reward_function reward_weighted_sum rollout_* \
 	trainer_* weights_*
 STACK := tests/contract $(wildcard $(STACK_TESTS:%=tests/unit/test_%.py))
-QUICK := -m "not e2e and not slow"
+QUICK := -m "not e2e and not slow and not long"
 
 .PHONY: help setup demo demo-toy test test-long check quick-light quick-stack gpu-rehearsal chaos audit lint format docs arena-docs site build clean
 
@@ -48,10 +49,11 @@ demo-toy: $(READY) ## the same with a toy model, in under two minutes
 	@$(BIN)/openrlhf-ada demo --toy --run-dir $(RUN_DIR)
 
 test: $(READY) lint ## lint, and every test but the long ones, with the real Ray, DeepSpeed and vLLM
-	@$(BIN)/pytest -q $(SIDE_BY_SIDE) tests/unit tests/contract tests/benchmarks
+	@$(BIN)/pytest -q $(SIDE_BY_SIDE) -m "not long" tests/contract tests/benchmarks tests/unit
 	@$(BIN)/pytest -q --numprocesses=2 --dist=loadfile -m "not long" tests/e2e tests/gpu
 
 test-long: $(READY) ## the long tests, which `make test` leaves out: faults of nodes, every method, the notebook
+	@$(BIN)/pytest -q $(SIDE_BY_SIDE) -m long tests/unit tests/benchmarks
 	@$(BIN)/pytest -q --numprocesses=2 --dist=loadfile -m long tests/e2e
 
 check: $(READY) ## lint, and the fast unit and contract tests: about a minute on two cores

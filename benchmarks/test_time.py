@@ -24,7 +24,16 @@ RESULT = HERE / "results" / "test_time.json"
 QUICK = "tests/unit/test_core_grouping.py"
 
 PARTS = [
-    ["--numprocesses=3", "--dist=worksteal", "tests/unit", "tests/contract", "tests/benchmarks"],
+    [
+        "--numprocesses=3",
+        "--dist=loadfile",
+        "--no-loadscope-reorder",
+        "-m",
+        "not long",
+        "tests/contract",
+        "tests/benchmarks",
+        "tests/unit",
+    ],
     ["--numprocesses=2", "--dist=loadfile", "-m", "not long", "tests/e2e", "tests/gpu"],
 ]
 """As `make test` has them, after `make lint`; tests/unit/test_setup.py compares."""
@@ -56,7 +65,7 @@ def measure(parts: list[list[str]]) -> tuple[int, dict[str, object]]:
     for arguments in parts:
         begun = time.monotonic()
         status = max(status, int(pytest.main(["-q", *arguments], plugins=[recorder])))
-        by_part[" ".join(a for a in arguments if not a.startswith("-"))] = round(time.monotonic() - begun, 1)
+        by_part[" ".join(a for a in arguments if a.startswith("tests"))] = round(time.monotonic() - begun, 1)
     return status, {"by_part": by_part, "by_file": {n: round(s, 1) for n, s in recorder.seconds.most_common()}}
 
 

@@ -41,10 +41,9 @@ def test_mean_length_is_that_of_the_workload() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("exit_rule", ["pos", "balance"])
 @pytest.mark.parametrize(
-    ("prompts", "alpha", "beta"),
-    [(128, 0.8, 0.8), (256, 0.5, 3.5), (512, 3.0, 3.0)],
+    ("exit_rule", "prompts", "alpha", "beta"),
+    [("pos", 128, 0.8, 0.8), ("balance", 256, 0.5, 3.5), ("pos", 512, 3.0, 3.0)],
 )
 def test_waves_agree_with_the_simulation(exit_rule: str, prompts: int, alpha: float, beta: float) -> None:
     _agrees(exit_rule, prompts, alpha, beta)

@@ -189,7 +189,7 @@ def test_checkpoint_keeps_the_weights_to_the_bit(tmp_path: Path, model: ChainLan
         assert again[name].dtype == torch.float32 and torch.equal(again[name], tensor)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_start_is_as_the_task_says(tmp_path: Path, world: World) -> None:
     save_start(world, 0, tmp_path)
     rates = pass_rates(load_model(tmp_path), world.train)

@@ -117,10 +117,7 @@ def test_every_epoch_makes_so_many_updates(epochs: int, updates: int, monkeypatc
     assert sum(gain for gain, _ in made) == pytest.approx(epochs * 8 * positions)
 
 
-OF_EACH_KIND = (
-    *("uniform-4-e2", "grpo-4-skip", "spo-n2", "first-success-8", "balance", "est", "dapo"),
-    *("hora", "pilot-commit", "greso", "weighed-as-est", "choose-4-share"),
-)
+OF_EACH_KIND = (*("uniform-4-e2", "grpo-4-skip", "spo-n2", "balance", "est", "dapo", "greso", "weighed-as-est"),)
 
 
 @pytest.mark.slow
@@ -165,7 +162,7 @@ def test_unsolvable_task_starts_as_the_graded_one() -> None:
     assert replace(unsolvable.task, name="graded", summary=graded.task.summary, unsolvable=0.0) == graded.task
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["graded", "hard"])
 def test_starting_models_are_as_the_task_says(name: str) -> None:
     world = make_world(TASKS[name], 0)

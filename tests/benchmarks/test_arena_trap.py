@@ -24,7 +24,7 @@ from benchmarks.arena.trial import Trial
 from openrlhf_ada.core.choice import Choice
 from openrlhf_ada.core.types import PromptPool
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 FUNCTIONS, HARD = 16, 4
 ROLLOUTS, RATE, PROMPTS = 40_000, 2e-3, 16

@@ -56,9 +56,7 @@ def test_flash_attn_stub_has_the_hosts_imports(host_source: Any) -> None:
 
 def test_flash_attn_stub_fails_when_called() -> None:
     for name in ("unpad_input", "pad_input", "index_first_axis", "all_gather"):
-        with pytest.raises(
-            RuntimeError, match=rf"{name} was called, but flash-attn .*Leave out --ds\.packing_samples"
-        ):
+        with pytest.raises(RuntimeError, match=rf"{name}: .*flash-attn.*--ds\.packing_samples"):
             getattr(ring_attn_utils, name)(torch.zeros(1))
 
 
@@ -232,10 +230,7 @@ def test_worker_environment_leaves_the_users_values(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("extra", "out"), [(without_gpu.worker_environment(), "[1, 0]\n"), ({}, "")], ids=["ours", "vLLM's"]
-)
-def test_sampling_needs_no_compiler(extra: dict[str, str], out: str, tmp_path: Path) -> None:
+def test_sampling_needs_no_compiler(tmp_path: Path) -> None:
     """vLLM compiles the sampling of answers without a seed, which mode off's are: without g++ its engine ends."""
     program = (
         "import torch; from vllm.v1.sample.ops.topk_topp_sampler import compiled_random_sample\n"
@@ -243,10 +238,9 @@ def test_sampling_needs_no_compiler(extra: dict[str, str], out: str, tmp_path: P
     )
     folder = str(tmp_path)
     bare = {"PATH": folder, "HOME": folder, "TORCHINDUCTOR_CACHE_DIR": folder, "VLLM_LOGGING_LEVEL": "ERROR"}
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, env=bare | extra, capture_output=True, text=True, check=False)
-    assert (done.stdout, done.returncode) == (out, 0 if out else 1), done.stderr
-    assert out or "No working C++ compiler" in done.stderr
+    command, environ = [sys.executable, "-c", program], bare | without_gpu.worker_environment()
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("[1, 0]\n", 0), done.stderr
 
 
 def test_environment_names_are_vllms() -> None:

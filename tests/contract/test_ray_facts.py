@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ray._private import node, services, worker
@@ -48,10 +49,41 @@ def test_runtime_environment_of_a_job_is_in_its_variable(monkeypatch: pytest.Mon
         assert job_runtime_env() == (config["runtime_env"] if expected is None else expected)
 
 
-FAILS_TO_RESTART = """
-import json, os, ray
-from ray.exceptions import ActorDiedError, RayActorError
+ON_ONE_RAY = """
+import json, os, signal
+import psutil, ray
+from ray.exceptions import RayActorError
+from openrlhf_ada.host.ray_session import started_apart
+from openrlhf_ada.platforms.gpu import VISIBLE, hidden_as_slots
 from openrlhf_ada.rollout.engine_restart import EngineLostError, ask_ready, read_start_id
+
+def start():
+    few = dict(num_gpus=2, num_cpus=2, include_dashboard=False, object_store_memory=1 << 27, log_to_driver=False)
+    ray.init(address="local", **few)
+
+told = {}
+try:
+    start()
+except ValueError as error:
+    told["refused"] = str(error)
+handler = signal.signal(signal.SIGTERM, print)
+with started_apart(), hidden_as_slots(2):
+    # Ray's core has a handler of its own, which is below Python's.
+    start()
+assert signal.getsignal(signal.SIGTERM) is print
+
+@ray.remote(num_cpus=0)
+def seen():
+    return os.environ[VISIBLE]
+
+told["seen"] = ray.get([seen.options(num_gpus=1).remote(), seen.options(num_gpus=0).remote()])
+told["here"] = os.environ[VISIBLE]
+worker = ray.get(ray.remote(lambda: os.getpid()).remote())
+below = {child.pid: child.name() for child in psutil.Process().children(recursive=True)}
+assert worker in below and {"gcs_server", "raylet"} <= set(below.values())
+told["near"] = [
+    name for pid, name in below.items() if os.getpgid(pid) == os.getpgid(0) or os.getsid(pid) == os.getsid(0)
+]
 
 class Engine:
     async def __init__(self):
@@ -64,68 +96,49 @@ class Engine:
     async def die(self):
         os._exit(1)
 
-ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
 engine = ray.remote(max_restarts=5)(Engine).remote()
-told = [read_start_id(0, ask_ready(engine))]
+told["starts"] = [read_start_id(0, ask_ready(engine))]
 try:
     ray.get(engine.die.remote())
 except RayActorError:
-    told.append("died")
+    told["starts"].append("died")
 try:
     read_start_id(0, ask_ready(engine))
 except EngineLostError as error:
-    told.append(str(error))
-print(json.dumps(told))
+    told["starts"].append(str(error))
+ray.shutdown()
+print("\\n" + json.dumps(told))
 """
+
+
+@pytest.fixture(scope="module")
+def told() -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-c", ON_ONE_RAY],
+        capture_output=True, text=True, timeout=240, check=False, cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.mark.slow
 @pytest.mark.rehearsal
-def test_an_actor_whose_constructor_fails_after_a_death_is_not_tried_again() -> None:
+def test_an_actor_whose_constructor_fails_after_a_death_is_not_tried_again(told: dict[str, Any]) -> None:
     """Though Ray may restart it five times; the reason reaches those who call it."""
-    done = subprocess.run(
-        [sys.executable, "-c", FAILS_TO_RESTART], capture_output=True, text=True, timeout=240, check=True, cwd=ROOT
-    )
-    # Ray prints a line of its own about the death.
-    (told,) = [line for line in done.stdout.splitlines() if line.startswith('["first"')]
-    assert json.loads(told) == ["first", "died", "vLLM engine 0 did not start: RuntimeError: no room"]
-
-
-SLOTS = """
-import os
-import ray
-from openrlhf_ada.platforms.gpu import VISIBLE, hidden_as_slots
-
-def start():
-    ray.init(address="local", num_gpus=2, num_cpus=2, include_dashboard=False, object_store_memory=1 << 27)
-
-try:
-    start()
-except ValueError as error:
-    print("refused" if "Attempting to start raylet" in str(error) else error)
-with hidden_as_slots(2):
-    start()
-
-@ray.remote(num_cpus=0)
-def seen():
-    return os.environ[VISIBLE]
-
-print(ray.get([seen.options(num_gpus=1).remote(), seen.options(num_gpus=0).remote()]), repr(os.environ[VISIBLE]))
-"""
+    assert told["starts"] == ["first", "died", "vLLM engine 0 did not start: RuntimeError: no room"]
 
 
 @pytest.mark.slow
-def test_slots_in_the_place_of_gpus_need_as_many_entries_that_hide_them() -> None:
+def test_slots_in_the_place_of_gpus_need_as_many_entries_that_hide_them(told: dict[str, Any]) -> None:
     """Ray counts what CUDA_VISIBLE_DEVICES names; CUDA reads -1 as no GPU at all."""
-    done = subprocess.run(
-        [sys.executable, "-c", SLOTS],
-        capture_output=True, text=True, timeout=120, check=False,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    refused, seen = done.stdout.splitlines()
-    assert refused == "refused"
-    assert seen in ("['-1', ''] ''", "['-1', '-1,-1'] ''")
+    assert "Attempting to start raylet" in told["refused"]
+    assert told["here"] == "" and told["seen"] in (["-1", ""], ["-1", "-1,-1"])
+
+
+@pytest.mark.slow
+def test_rays_processes_are_in_sessions_of_their_own(told: dict[str, Any]) -> None:
+    assert told["near"] == []
 
 
 OWNER = """
@@ -172,27 +185,3 @@ def test_a_mode_of_the_users_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
     with own_token("5" * 64):
         assert os.environ["RAY_AUTH_MODE"] == "disabled" and "RAY_AUTH_TOKEN" not in os.environ
-
-
-APART = """
-import os, signal
-import psutil, ray
-from openrlhf_ada.host.ray_session import started_apart
-
-handler = signal.signal(signal.SIGTERM, print)
-with started_apart():
-    # Ray's core has a handler of its own, which is below Python's.
-    ray.init(address="local", num_cpus=1, object_store_memory=1 << 27, include_dashboard=False, log_to_driver=False)
-assert signal.getsignal(signal.SIGTERM) is print
-worker = ray.get(ray.remote(lambda: os.getpid()).remote())
-below = {child.pid: child.name() for child in psutil.Process().children(recursive=True)}
-assert worker in below and {"gcs_server", "raylet"} <= set(below.values())
-print([name for pid, name in below.items() if os.getpgid(pid) == os.getpgid(0) or os.getsid(pid) == os.getsid(0)])
-ray.shutdown()
-"""
-
-
-@pytest.mark.slow
-def test_rays_processes_are_in_sessions_of_their_own() -> None:
-    done = subprocess.run([sys.executable, "-c", APART], capture_output=True, text=True, timeout=120, cwd=ROOT)
-    assert done.stdout.splitlines()[-1:] == ["[]"], done.stdout + done.stderr

@@ -70,11 +70,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("run")
     begins = run_environment(folder, resumes=False)
     starts = [([1, 2], None, begins), ([2, 3], 1, run_environment(folder, resumes=True))]
-    log_starts(folder, starts)
-    return folder
-
-
-def log_starts(folder: Path, starts: list[Any]) -> None:
     offline = {"WANDB_MODE": "offline", "WANDB_API_KEY": KEY, "WANDB_DIR": str(folder), "WANDB_SILENT": "true"}
     support = {"SUPPORT": str(Path(__file__).parents[1] / "support")}
     done = subprocess.run(
@@ -85,6 +80,7 @@ def log_starts(folder: Path, starts: list[Any]) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
+    return folder
 
 
 # -- Weights & Biases -------------------------------------------------------------------------------------------------

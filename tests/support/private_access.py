@@ -10,7 +10,7 @@ import ast
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from types import AsyncGeneratorType, CoroutineType, FunctionType, MethodType, ModuleType
 
@@ -38,9 +38,14 @@ PYTHONS = {name for kind in KINDS for name in dir(kind)} | {
 """Names with two underscores that Python itself defines."""
 
 
-@lru_cache
+@cache
 def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def nodes(tree: ast.AST) -> list[ast.AST]:
+    return list(ast.walk(tree))
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,7 @@ def is_private(name: str) -> bool:
 def classes_of(tree: ast.AST) -> dict[str, Class]:
     """Every class of a module by its name. `unwrap_ray_class(x.Y)` has the base Y, also where it gets a name."""
     found: dict[str, Class] = {}
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.ClassDef):
             bases = tuple(_class_name(base) for base in node.bases)
             found[node.name] = Class(bases, *_names(node))
@@ -132,7 +137,7 @@ class _Finder(ast.NodeVisitor):
         self._imported: set[str] = set()
         self._standard: set[str] = set()
         self._inside: list[ast.AST] = []
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             self._note_import(node)
 
     def _note_import(self, node: ast.AST) -> None:

@@ -174,7 +174,7 @@ FLAGS = "base: recipe\nflags:\n  ada_mode: seq\n"
         ("!!python/name:os.system {}", ["line 1", "python/name"]),
         (FLAGS + "  ? [a]\n  : 2", ["line 4"]),
         ("a: b: c", ["line 1", "YAML"]),
-        ("[" * 5000, ["YAML"]),
+        ("[" * 700, ["YAML"]),
         ("a: 1\n---\nb: 2", ["YAML"]),
         (b"\x00\x01\x02", ["YAML"]),
         (b"\xff\xfe\xfa", ["no text"]),

@@ -72,7 +72,7 @@ def test_saved_model_depends_on_the_seed_alone(tmp_path: Path, monkeypatch: pyte
     assert len(tokenizer("7+15=").input_ids) == 5
 
 
-@pytest.mark.e2e
+@pytest.mark.long
 def test_pass_rates_spread_after_short_warm_start(tmp_path: Path) -> None:
     out = toy.build_toy_model(tmp_path / "model")
     written = (out / "model.safetensors").stat().st_mtime_ns

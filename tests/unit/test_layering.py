@@ -10,7 +10,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
-from private_access import parsed
+from private_access import nodes, parsed
 
 import openrlhf_ada
 
@@ -52,7 +52,7 @@ def relative(path: Path) -> str:
 
 
 def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    yield from (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    yield from (node for node in nodes(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
 LIGHT = {"core": (), "config": ("core",), "simulation": ("config", "core", "reporting", "reward")}
@@ -77,7 +77,7 @@ def test_command_line_is_checked_without_heavy_imports() -> None:
 def test_core_needs_numpy_and_the_standard_library_only() -> None:
     allowed = {*sys.stdlib_module_names, "numpy", "openrlhf_ada"}
     for path in (path for name in LIGHT for path in (PACKAGE / name).rglob("*.py")):
-        for node in ast.walk(parsed(path)):
+        for node in nodes(parsed(path)):
             names = []
             if isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names]
@@ -96,7 +96,7 @@ def test_core_has_no_clock_files_or_global_randomness() -> None:
         text = path.read_text()
         imported = {
             name.partition(".")[0]
-            for node in ast.walk(parsed(path))
+            for node in nodes(parsed(path))
             if isinstance(node, ast.Import | ast.ImportFrom)
             for name in ([a.name for a in node.names] if isinstance(node, ast.Import) else [node.module or ""])
         }
@@ -112,7 +112,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     imports: dict[str, set[str]] = {}
     for name, path in modules.items():
         found: set[str] = set()
-        for node in ast.walk(parsed(path)):
+        for node in nodes(parsed(path)):
             if isinstance(node, ast.Import):
                 found.update(alias.name for alias in node.names)
             elif isinstance(node, ast.ImportFrom):
@@ -136,7 +136,7 @@ def test_no_group_is_found_by_reshaping() -> None:
     for path in FILES:
         if path.parent.name in ("weights", "inside"):
             continue  # bytes of weights, and values of programs: no samples
-        for node in ast.walk(parsed(path)):
+        for node in nodes(parsed(path)):
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
                 continue
             if node.func.attr in ("reshape", "view", "unflatten", "chunk"):

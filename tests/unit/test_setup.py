@@ -58,19 +58,17 @@ def test_a_constraint_on_torch_hides_from_nobody_that_the_build_is_missing(machi
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("by_uv", [True, False])
-def test_a_cuda_build_is_replaced(machine: Machine, pypi: str, by_uv: bool) -> None:
+def test_a_cuda_build_is_replaced(machine: Machine, pypi: str) -> None:
     machine.pip_install(torch_wheel(machine.home / "wheels", CUDA))
     assert machine.torch == [CUDA] and (machine.site / "torch" / "cuda.py").exists()
-    source = torch_wheel(machine.home / "pytorch", PINNED)
-    done = machine.install(PIP_INDEX_URL=pypi if by_uv else index(machine.home / "mirror", source))
+    torch_wheel(machine.home / "pytorch", PINNED)
+    done = machine.install(PIP_INDEX_URL=pypi)
     assert done.returncode == 0, done.stderr
-    assert machine.torch == [PINNED]
+    assert machine.torch == [PINNED] and machine.uv_calls
     assert not (machine.site / "torch" / "cuda.py").exists()
-    assert bool(machine.uv_calls) == by_uv
 
 
-GRID = [(CUDA, "INSTALLER"), (CUDA, "INSTALLER RECORD"), (PINNED, "RECORD")]
+GRID = [(CUDA, "INSTALLER"), (PINNED, "INSTALLER RECORD")]
 
 
 @pytest.mark.slow
@@ -103,12 +101,13 @@ def test_files_of_no_package_are_removed(machine: Machine) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("configured", ["index", "folder"])
-def test_uv_is_not_called_where_pip_finds_all(machine: Machine, configured: str) -> None:
+def test_uv_is_not_called_where_pip_finds_all(machine: Machine) -> None:
     wheels = machine.home / "wheels"
-    mirror = index(machine.home / "mirror", torch_wheel(wheels, CUDA), torch_wheel(wheels, PINNED), uv_wheel(wheels))
-    folder = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}
-    done = machine.install(**({"PIP_INDEX_URL": mirror} if configured == "index" else folder))
+    torch_wheel(wheels, CUDA)
+    torch_wheel(wheels, PINNED)
+    uv_wheel(wheels)
+    others_wheel(wheels)
+    done = machine.install(PIP_NO_INDEX="1", PIP_FIND_LINKS=str(wheels))
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.count("by pip") == 2
     assert machine.torch == [PINNED] and machine.has("others") and not machine.uv_calls
