@@ -13,20 +13,16 @@ BOXED = "{}\nPlease reason step by step, and put your final answer within \\boxe
 """The prompt of the published evaluations of mathematics."""
 
 
-def _math(name: str, path: str, split: str, question: str, label: str) -> Source:
-    return Source(name, path, split, question, label, BOXED, "math")
-
-
 BENCHMARKS = {
     source.name: source
     for source in (
-        _math("math500", "HuggingFaceH4/MATH-500", "test", "problem", "answer"),
-        _math("gsm8k", "openai/gsm8k@main", "test", "question", "answer"),
-        _math("minerva", "math-ai/minervamath", "test", "question", "answer"),
-        _math("olympiadbench", "math-ai/olympiadbench", "test", "question", "final_answer"),
-        _math("aime24", "HuggingFaceH4/aime_2024", "train", "problem", "answer"),
-        _math("aime25", "math-ai/aime25", "test", "problem", "answer"),
-        _math("amc23", "math-ai/amc23", "test", "question", "answer"),
+        Source("math500", "HuggingFaceH4/MATH-500", "test", "problem", "answer", BOXED, "math"),
+        Source("gsm8k", "openai/gsm8k@main", "test", "question", "answer", BOXED, "math"),
+        Source("minerva", "math-ai/minervamath", "test", "question", "answer", BOXED, "math"),
+        Source("olympiadbench", "math-ai/olympiadbench", "test", "question", "final_answer", BOXED, "math"),
+        Source("aime24", "HuggingFaceH4/aime_2024", "train", "problem", "answer", BOXED, "math"),
+        Source("aime25", "math-ai/aime25", "test", "problem", "answer", BOXED, "math"),
+        Source("amc23", "math-ai/amc23", "test", "question", "answer", BOXED, "math"),
     )
 }
 
@@ -59,7 +55,6 @@ def find_benchmark(spec: str) -> Source:
         return replace(known, path=path, question_key=None, label_key=None)
     if path or "/" in name or "." in name:
         return Source(name.rpartition("/")[2].partition(".")[0], path or name)
-    raise DataError(
-        f"--benchmark {spec}: expected one of {', '.join(BENCHMARKS)}, reasoning_gym:<task>, or the path of a .jsonl "
-        f"or .parquet file.{did_you_mean(name, BENCHMARKS)}"
-    )
+    known = ", ".join(BENCHMARKS)
+    near = did_you_mean(name, BENCHMARKS)
+    raise DataError(f"--benchmark {spec}: expected one of {known}, reasoning_gym:<task>, or the path of a file.{near}")

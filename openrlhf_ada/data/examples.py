@@ -78,8 +78,7 @@ def _rows(entry: str, sets: DataSets) -> Iterator[tuple[str, str, Any]]:
     if sets.split != "train":
         flag = "--eval.split" if sets.flag.startswith("--eval") else "--data.prompt_split"
         raise DataError(
-            f"{sets.flag}: {path} is a file, which is one split named 'train', and {flag} is {sets.split!r}: leave "
-            f"{flag} out"
+            f"{sets.flag}: {path} is a file, which has the split 'train' only: leave out {flag} {sets.split}"
         )
     return rows
 

@@ -43,7 +43,6 @@ _FORMAT_REMEDIES = (
     (b"<html", "it is a web page: download the file itself"),
 )
 
-
 Row = tuple[str, Any]
 """(place in the file, row). A row of JSON may be any value; rows of other formats are objects."""
 

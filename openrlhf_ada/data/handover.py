@@ -40,7 +40,6 @@ class HandedOver:
     spec: str
     rows: int
     left_out: list[LeftOut] = field(default_factory=list)
-    is_rewritten: bool = False
 
 
 def hand_over(
@@ -59,8 +58,7 @@ def hand_over(
         read: reads labels; rows whose label cannot be read are left out, and so are those that `prompts` has no room
             for.
 
-    Raises:
-        DataError: nothing is left of a data set, or it cannot be written.
+    Raises DataError: nothing is left of a data set, or it cannot be written.
     """
     left_out = _left_out(examples, sets.flag, {} if read is None else read(examples), prompts)
     kept = [example for position, example in enumerate(examples) if position not in left_out]
@@ -70,14 +68,13 @@ def hand_over(
     if empty is not None:
         first = next(iter(left_out.values()))
         raise DataError(
-            f"{sets.flag}: no row of {empty} can be used; {first.source} {first.place}: {first.cause}: correct the "
-            f"data, or change the flags that this names"
+            f"{sets.flag}: no row of {empty} can be used; {first.source} {first.place}: {first.cause}: correct them"
         )
     plain = [[example.question for example in kept], [example.label for example in kept]]
     if not left_out and sets.rewards is None and _is_read_alike(sets, plain):
         return HandedOver(sets.spec, len(kept))
     spec = _write(sets, kept, _columns(sets, kept), folder)
-    return HandedOver(spec, len(kept), list(left_out.values()), is_rewritten=True)
+    return HandedOver(spec, len(kept), list(left_out.values()))
 
 
 def _left_out(
@@ -141,8 +138,7 @@ def _write(sets: DataSets, examples: Sequence[Example], columns: dict[str, list[
     """One Parquet file per data set; returns the list for OpenRLHF."""
     if any(mark in str(folder.absolute()) for mark in ",@"):
         raise DataError(
-            f"{sets.flag}: rows are left out, and {folder} cannot hold the others, since OpenRLHF reads , and @ in a "
-            f"path as separators: name another folder (--ada_run_dir)"
+            f"{sets.flag}: OpenRLHF cannot read rows from {folder}, since , and @ separate: name another --ada_run_dir"
         )
     folder.mkdir(parents=True, exist_ok=True)
     paths: list[str] = []

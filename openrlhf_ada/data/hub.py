@@ -26,8 +26,7 @@ def library_rows(
         where, remedy: of the message of an error; the remedy where it is not here.
         columns: those that are wanted, dots for nested ones; none: all.
 
-    Raises:
-        DataError: it cannot be reached or loaded.
+    Raises DataError: it cannot be reached or loaded.
     """
     if format_of(path) is None and not os.path.isdir(path) and "://" not in path and _hub_is_unreachable():
         # Cached data then load at once, and all else fails at once. Read when the libraries are imported.

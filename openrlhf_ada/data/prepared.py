@@ -124,10 +124,8 @@ def check_counts(spec: str, *, flag: str) -> None:
         files = glob.glob(path) if path.endswith(".parquet") else []
         names = pyarrow.parquet.read_schema(files[0]).names if files else []
         if not {DRAWS, POSITIVES} <= set(names):
-            raise DataError(
-                f"{flag}: {path} is no Parquet file with the columns {DRAWS} and {POSITIVES} of measured pass rates: "
-                f"make one with `{program.called()} prepare-data`"
-            )
+            made = f"make one with `{program.called()} prepare-data`"
+            raise DataError(f"{flag}: {path} is no Parquet file with columns {DRAWS} and {POSITIVES}: {made}")
 
 
 def measured_rates(path: str, *, flag: str) -> tuple[tuple[float, ...], float | None]:

@@ -99,8 +99,7 @@ def load_problems(
         rewards: where given, each row names its own grader.
         note: is told which columns are read.
 
-    Raises:
-        DataError: it cannot be reached, has no rows or no such columns, or (without `unfit`) a row is unfit.
+    Raises DataError: it cannot be reached, has no rows or no such columns, or (without `unfit`) a row is unfit.
     """
     if source.path.startswith(TASK):
         return list(_task_problems(source, limit, rewards))
@@ -198,8 +197,7 @@ def _task_problems(source: Source, limit: int | None, rewards: RowRewards | None
     except Exception as error:
         reason = (str(error).strip().splitlines() or ["no message"])[0][:200]
         raise DataError(
-            f"{source.path}: reasoning-gym cannot make {size} problems with seed {source.seed} "
-            f"({type(error).__name__}: {reason}): try another seed or size, or leave the task out"
+            f"{source.path}: reasoning-gym cannot make {size} problems ({type(error).__name__}: {reason}): try fewer"
         ) from error
 
 

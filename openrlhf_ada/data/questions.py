@@ -94,8 +94,7 @@ def _messages_in(text: str) -> Any:
         return found
     if _LOOK_LIKE_MESSAGES.match(text):
         raise UnfitError(
-            f"is {text[:60]!r}, which looks like chat messages and is none in JSON: write a list of objects with "
-            f"'role' and 'content'"
+            f"is {text[:60]!r}, like chat messages, but no JSON: write a list of objects with 'role' and 'content'"
         )
     return text
 
@@ -105,14 +104,11 @@ def _checked_messages(value: Sequence[Any]) -> list[Any]:
     for message in value:
         fits = isinstance(message, dict) and isinstance(message.get("role"), str)
         if not fits or not isinstance(message.get("content"), str | list):
-            raise UnfitError(
-                f"is {json.dumps(value, default=str)[:80]}, expected messages with the keys 'role' and 'content', "
-                f"both text: correct the row"
-            )
+            shown = json.dumps(value, default=str)[:80]
+            raise UnfitError(f"is {shown}, expected messages with 'role' and 'content', both text: correct the row")
     if value[-1]["role"].lower() in ANSWERING:
         raise UnfitError(
-            f"ends with a message of the {value[-1]['role']}, so the prompt would hold the answer: remove that "
-            f"message, or name the column that holds the prompt alone"
+            f"ends with a message of the {value[-1]['role']}: remove it, or name the column of the prompt alone"
         )
     return [plain({**message, "content": _content(message["content"])}) for message in value]
 
@@ -124,8 +120,8 @@ def _content(content: str | list[Any]) -> Any:
     lost = next((part for part in content if not (_is_text(part) or _is_image(part))), None)
     if lost is not None:
         raise UnfitError(
-            f"has a part of a message that is not text ({json.dumps(lost, default=str)[:60]}) and would be left out "
-            f'of the prompt: remove it, or write it as {{"type": "text", "text": ...}}'
+            f"has a part of a message that is not text ({json.dumps(lost, default=str)[:60]}): remove it, or write "
+            f'{{"type": "text", "text": ...}}'
         )
     return "".join(part["text"] for part in content) if all(map(_is_text, content)) else content
 
@@ -146,11 +142,8 @@ def has_image(question: Any, *, marked: bool = False) -> bool:
 
 
 def rendered(question: Any, make: Callable[[Any], str], where: str) -> str:
-    """The prompt of a question. `make`: from question to prompt, with a chat template or without.
-
-    Raises:
-        DataError: the template refuses the messages, or leaves a part of them out. `where`: the row.
-    """
+    """The prompt of a question. `make`: from question to prompt, with a chat template or without. Raises DataError:
+    the template refuses the messages, or leaves a part of them out. `where`: the row."""
     from jinja2 import TemplateError
 
     try:
@@ -220,11 +213,8 @@ DEEPEST = 100
 
 def plain(value: Any, depth: int = 0) -> Any:
     """A label, or a part of one, as JSON has it, with all its digits: decimals and dates are text. `depth`: how many
-    lists and objects are around it.
-
-    Raises:
-        UnfitError: NaN, infinity, binary data, broken text, a type that has no text, too many lists in each other.
-    """
+    lists and objects are around it. Raises UnfitError: NaN, infinity, binary data, broken text, a type that has no
+    text, too many lists in each other."""
     if depth > DEEPEST:
         raise UnfitError(f"has more than {DEEPEST} lists and objects within each other: correct the row")
     if value is None or isinstance(value, bool):

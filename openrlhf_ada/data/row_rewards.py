@@ -34,9 +34,8 @@ class RowRewards:
             if source in self.names:
                 return self.checked(self.names[source])
             raise UnknownRewardError(
-                f"names no grader in the column {self.key!r}, which the reward `mixed` needs: add the column, name "
-                f"another one ({self.flags}reward_key), or name the grader of the whole data set "
-                f"({self.flags}reward_map {source}=math)"
+                f"names no grader in the column {self.key!r}: add it, name another ({self.flags}reward_key), or name "
+                f"the grader of the whole data set ({self.flags}reward_map {source}=math)"
             )
         return self.checked(self.names.get(str(found), str(found)))
 

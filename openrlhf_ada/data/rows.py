@@ -15,11 +15,8 @@ from openrlhf_ada.data.files import DataError, Row, format_of, format_remedy, lo
 
 
 def text_rows(path: str, flag: str) -> Iterator[tuple[str, str, Any]] | None:
-    """(file, place, row) of every row of a path or pattern of JSON or CSV; None for what `datasets` loads.
-
-    Raises:
-        DataError: also while reading, for what is broken; the message names flag, file, place, rule and remedy.
-    """
+    """(file, place, row) of every row of a path or pattern of JSON or CSV; None for what `datasets` loads. Raises
+    DataError: also while reading, for what is broken; the message names flag, file, place, rule and remedy."""
     files = local_files(path, flag)
     if files is None:
         return None
@@ -168,8 +165,7 @@ def _csv_rows(path: str, flag: str) -> Iterator[Row]:
                     continue
                 if len(record) != len(names):
                     raise DataError(
-                        f"{flag}: {path} {where} has {len(record)} fields, expected {len(names)} as in the first "
-                        f"line: put text with commas or line breaks into quotes"
+                        f"{flag}: {path} {where} has {len(record)} fields, expected {len(names)}: put text into quotes"
                     )
                 yield where, dict(zip(names, record, strict=True))
         except csv.Error as error:

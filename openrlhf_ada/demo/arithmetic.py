@@ -114,8 +114,7 @@ def _share_out(wanted: int, available: Mapping[str, int], name: str) -> dict[str
     """Rows per level: by weight, and what a small level cannot give is taken from the others, by weight again."""
     if wanted > sum(available.values()):
         raise ValueError(
-            f"num_{name} is {wanted}, but there are only {sum(available.values())} distinct expressions for it: "
-            f"ask for fewer rows, and train for several episodes"
+            f"num_{name} is {wanted}, and there are {sum(available.values())} expressions: ask for fewer rows"
         )
     weights = {level.name: level.weight for level in LEVELS}
     counts = dict.fromkeys(available, 0)

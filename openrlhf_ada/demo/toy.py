@@ -54,10 +54,7 @@ def write_toy_data(out_dir: Path, *, num_train: int, num_heldout: int, seed: int
     for name, (side, wanted) in sides.items():
         sums = sorted({(a, b) for a, b in side} | {(b, a) for a, b in side})
         if not 1 <= wanted <= len(sums):
-            raise ValueError(
-                f"num_{name} is {wanted}, expected 1 to {len(sums)} (the toy task has no more sums): ask for fewer "
-                f"rows, and train for several episodes"
-            )
+            raise ValueError(f"num_{name} is {wanted}, expected 1 to {len(sums)} sums: ask for fewer rows")
         Random(f"{seed}/{name}").shuffle(sums)
         path = Path(out_dir) / f"{name}.jsonl"
         write_jsonl(path, [_row(a, b) for a, b in sums[:wanted]])
@@ -80,20 +77,33 @@ def _row(a: int, b: int) -> dict[str, str]:
 
 def _build(directory: Path, seed: int) -> None:
     import torch
-    from transformers import GenerationConfig
+    from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
     tokenizer = _build_tokenizer()
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        intermediate_size=192,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        head_dim=32,  # the smallest that vLLM's attention on CPU supports
+        max_position_embeddings=64,
+        tie_word_embeddings=False,
+        dtype="float32",
+        **special_ids(tokenizer),
+    )
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # more threads are slower at this size, and would make sums depend on their number
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model = _new_model(tokenizer)
+            model = LlamaForCausalLM(config)
             _warm_start(model, tokenizer)
     finally:
         torch.set_num_threads(threads)
     model = model.bfloat16()
-    model.generation_config = GenerationConfig(**_special_ids(tokenizer))
+    model.generation_config = GenerationConfig(**special_ids(tokenizer))
     tokenizer.save_pretrained(directory)
     model.save_pretrained(directory)
 
@@ -118,31 +128,9 @@ def _build_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def _special_ids(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
-    return {
-        "pad_token_id": tokenizer.pad_token_id,
-        "bos_token_id": tokenizer.bos_token_id,
-        "eos_token_id": tokenizer.eos_token_id,
-    }
-
-
-def _new_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=64,
-        intermediate_size=192,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        head_dim=32,  # the smallest that vLLM's attention on CPU supports
-        max_position_embeddings=64,
-        tie_word_embeddings=False,
-        dtype="float32",
-        **_special_ids(tokenizer),
-    )
-    return LlamaForCausalLM(config)
+def special_ids(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
+    """Of padding, begin and end, as models' configurations have them."""
+    return {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
 
 
 _PHASES = (
@@ -177,14 +165,10 @@ def _warm_start(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> 
 
 
 def _answer_table(tokenizer: PreTrainedTokenizerFast) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Token ids, labels and chances of the answers the warm start may show: the sum itself and the two operands.
-
-    Ids and labels have shape (400 sums, 3 answers, longest), right-padded and with label -100 where there is no loss;
-    chances have shape (400, 3).
-    """
+    """Ids and labels (400 sums, 3 answers, longest) and chances (400, 3) of the sum itself and the two operands."""
     import torch
 
-    ids_of = _special_ids(tokenizer)
+    ids_of = special_ids(tokenizer)
     sums = [(a, b) for a in range(LARGEST + 1) for b in range(LARGEST + 1)]
     shape = (len(sums), 3, len(f"{LARGEST}+{LARGEST}={2 * LARGEST}") + 1)
     ids, labels = torch.full(shape, ids_of["pad_token_id"]), torch.full(shape, -100)

@@ -80,8 +80,7 @@ class AnswerFile:
         folder: created if it does not exist; if it holds answers of the same settings, these are kept.
         settings: everything that the answers depend on, as JSON-able values.
 
-    Raises:
-        OtherSettingsError: the folder's settings differ.
+    Raises OtherSettingsError: the folder's settings differ.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
@@ -123,10 +122,8 @@ class AnswerFile:
         different = sorted(name for name in now | before if now.get(name) != before.get(name))
         if different:
             name = different[0]
-            raise OtherSettingsError(
-                f"{self.folder} holds answers with {name} {before.get(name)!r}, not {now.get(name)!r}: name another "
-                f"folder, or resume with the same settings"
-            )
+            held = f"{name} {before.get(name)!r}, not {now.get(name)!r}"
+            raise OtherSettingsError(f"{self.folder} holds answers with {held}: name another folder")
 
 
 def _line(row: AnswerRow) -> bytes:

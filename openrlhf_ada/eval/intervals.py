@@ -39,10 +39,7 @@ def _upper(shares: Floats, counts: NDArray[np.int64]) -> float:
 
 
 def _likeliest_variance(shares: Floats, weights: Floats, mean: float) -> float:
-    """Variance of the likeliest distribution on [0, 1] with this mean, which is at least the observed one.
-
-    Its weights are w / (1 - t (x - mean)), with 0 <= t <= 1 / (1 - mean); what they lack to 1 is on x = 1.
-    """
+    """Its weights are w / (1 - t (x - mean)), with 0 <= t <= 1 / (1 - mean); what they lack to 1 is on x = 1."""
     if mean >= 1.0:
         return 0.0
     gaps = shares - mean

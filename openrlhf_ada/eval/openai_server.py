@@ -94,12 +94,8 @@ class OpenAIServer:
                 raise ServerError(self._refusal(error)) from error
 
     async def reply(self, prompt: Any, seed: int) -> Reply:
-        """The response to one prompt (text, or messages for a chat).
-
-        Raises:
-            ServerError: the server refuses such requests.
-            NoReplyError: no attempt had a usable reply.
-        """
+        """The response to one prompt (text, or messages for a chat). Raises ServerError where the server
+        refuses such requests, NoReplyError where no attempt had a usable reply."""
         import openai
 
         request = self._request(prompt, seed)

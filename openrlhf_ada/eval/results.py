@@ -28,6 +28,12 @@ AVERAGE = "average"
 
 NO_SHARES = ("tokens", "surprise")
 
+CURVES = (
+    ("pass@", "Solved by at least one of k answers", "share of problems", 1),
+    ("all_equal@", "Groups of k that are all right or all wrong", "share", 2),
+)
+"""Measure, title and axis of a chart, and the least k: a group of one has no spread."""
+
 INTERVALS = "95 % over problems: score interval; tokens and surprise: Student's t (docs/evaluation.md)"
 
 
@@ -182,7 +188,9 @@ def write_results(
         title="Evaluation",
         subtitle=f"{', '.join(result.model for result in results)}: {title}",
         head=head + "".join(f'<p class="note">{escaped(line)}</p>' for line in lines),
-        sections=with_data([Section(benchmark, _charts(results, benchmark)) for benchmark in results[0].tables()]),
+        sections=with_data(
+            [Section(name, [_chart(results, name, *c) for c in CURVES]) for name in results[0].tables()]
+        ),
         source="docs/evaluation.md explains the figures.",
     )
 
@@ -192,16 +200,8 @@ def _escaped(table: list[list[str]]) -> tuple[list[str], list[list[str]]]:
     return header, rows
 
 
-def _charts(results: Sequence[ModelResults], benchmark: str) -> list[Chart]:
-    return [
-        _chart(results, benchmark, "pass@", "Solved by at least one of k answers", "share of problems", least=1),
-        # A group of one has no spread by itself.
-        _chart(results, benchmark, "all_equal@", "Groups of k that are all right or all wrong", "share", least=2),
-    ]
-
-
 def _chart(
-    results: Sequence[ModelResults], benchmark: str, measure: str, title: str, y_label: str, *, least: int
+    results: Sequence[ModelResults], benchmark: str, measure: str, title: str, y_label: str, least: int
 ) -> Chart:
     """Curves over k with 95 % bands; k is on the axis in steps, whatever lies between."""
     tables = [result.estimates()[benchmark] for result in results]

@@ -84,10 +84,8 @@ def sample_from_server(
 ) -> None:
     """Sample all, `concurrency` at a time; `on_answer` gets each as soon as it is there, in no particular order.
 
-    An answer's seed depends on (seed, set, problem, index) only. An answer without a reply has no score.
-
-    Raises:
-        ServerError: the server refuses the requests, or was lost on the way.
+    An answer's seed depends on (seed, set, problem, index) only. An answer without a reply has no score. Raises
+    ServerError: the server refuses the requests, or was lost on the way.
     """
     waiting = deque(wanted)
     in_a_row = 0

@@ -51,12 +51,9 @@ def hold(folder: Path, flag: str) -> None:
         os.close(descriptor)
         if error.errno in CANNOT_LOCK:
             return
-        raise ConfigError(
-            flag,
-            str(folder),
-            f"a run that is still going has this folder ({holder or 'its process is not known'})",
-            "Wait for its end or end it, then resume; or take another folder",
-        ) from error
+        rule = f"a run that is still going has this folder ({holder or 'its process is not known'})"
+        remedy = "Wait for its end or end it, then resume; or take another folder"
+        raise ConfigError(flag, str(folder), rule, remedy) from error
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"process {os.getpid()} on {platform.node()}".encode(), 0)
     _held[place] = descriptor
@@ -67,10 +64,7 @@ def said_of_full(folder: Path) -> str:
     free = shutil.disk_usage(folder).free
     if free >= FULL:
         return ""
-    return (
-        f"Ray's folder {folder} is full ({free >> 20} MiB free), and what fails there may look like another fault. "
-        f"Make room, or name another folder in RAY_TMPDIR.\n"
-    )
+    return f"Ray's folder {folder} is full ({free >> 20} MiB free). Make room, or name another folder in RAY_TMPDIR.\n"
 
 
 def check_space(folder: Path, needed: int, what: str) -> None:
@@ -80,6 +74,5 @@ def check_space(folder: Path, needed: int, what: str) -> None:
     if free < needed:
         raise NoSpaceError(
             f"{what} takes about {needed / GIB:.2f} GiB, and {free / GIB:.2f} GiB are free in {there} (--ckpt.path). "
-            f"Make room, name another folder, or keep fewer (--ckpt.max_num). Nothing was written, and the "
-            f"checkpoints that are there stay valid"
+            f"Make room, name another folder, or keep fewer (--ckpt.max_num). Nothing was written"
         )

@@ -28,7 +28,6 @@ ARCHITECTURES = "TORCH_CUDA_ARCH_LIST"
 LEAST_CAPABILITY = (8, 0)
 """Of flash-attn and bfloat16."""
 
-
 AS_THE_NODE = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 """Ray hides all GPUs from a task that asks for none, unless this is set."""
 
@@ -287,9 +286,5 @@ def check_gpu_limits(args: SimpleNamespace) -> None:
     ]
     for flag, value, is_used, package, who in needs:
         if is_used and importlib.util.find_spec(package) is None:
-            raise ConfigError(
-                flag,
-                value,
-                f"on GPUs {who} the package {package}, which is not installed",
-                f"Install {package}; docs/install.md says how to install what every run needs",
-            )
+            rule = f"on GPUs {who} the package {package}, which is not installed"
+            raise ConfigError(flag, value, rule, f"Install {package} (docs/install.md)")

@@ -104,8 +104,7 @@ def wait_for_room(share: float, count: int, given: Sequence[int | str]) -> None:
         if time.monotonic() > end:
             free = ", ".join(f"{gpu.free / GIB:.1f} of {gpu.total / GIB:.1f} GiB" for gpu in gpus)
             raise NoRoomError(
-                f"an engine that died cannot start again beside the policy: vLLM needs {share:.0%} of the memory of "
-                f"{count} GPU{'s' * (count > 1)} free (--vllm.gpu_memory_utilization), and here are free: {free}. A "
-                f"lower share, or --ds.enable_sleep, leaves room for it"
+                f"an engine cannot start again beside the policy: vLLM needs {share:.0%} of the memory of {count} "
+                f"GPU{'s' * (count > 1)} (--vllm.gpu_memory_utilization), and free are {free}. Try --ds.enable_sleep"
             )
         time.sleep(POLL_S)

@@ -94,10 +94,8 @@ def _moved(process: psutil.Process) -> int:
 
 
 def _title(process: psutil.Process) -> str:
-    """That Ray gives a worker, such as `ray::PolicyModelActor.fit`; empty for other processes.
+    """That Ray gives a worker, such as `ray::PolicyModelActor.fit`; empty for others, and in one Ray of forty.
 
-    About one Ray of forty gives none: where a worker has set the first variable of its environment again, whose order
-    is chance, Ray does not find the place for a title.
     Contract: test_ray_actors.test_workers_have_the_method_that_runs_in_their_titles
     """
     import psutil

@@ -14,7 +14,6 @@ logger = logging.getLogger(__name__)
 CONTROLLER_CPUS = 4
 """CPU slots besides one per GPU slot: the trainer, the event queue, and the asynchronous trainer's helpers."""
 
-
 POLL_S = 1.0
 
 
@@ -48,8 +47,7 @@ class Slots:
         if missing:
             raise MissingResourcesError(
                 f"the Ray cluster is too small: {'; '.join(missing)}. The flags ask for {self.describe()}. Lower "
-                f"--vllm.num_engines or the --<model>.num_gpus_per_node flags, share with --train.colocate_all or "
-                f"--train.colocate_actor_ref, or add nodes."
+                f"--vllm.num_engines or --<model>.num_gpus_per_node, share (--train.colocate_all), or add nodes."
             )
         held = self._missing(free, "free")
         if held:

@@ -133,8 +133,7 @@ def _end_ray() -> None:
 
 
 def _give_up_ray() -> None:
-    """Its shutdown would wait for what is gone, also at the end of this process, and calls that still wait would end
-    the process with a status of their own."""
+    """Its shutdown would wait for what is gone, and calls that still wait would end the process with their status."""
     kill_rest([child for child, _ in children_named(NAMES)], 0.0)
 
     def leave() -> None:
@@ -183,18 +182,17 @@ def cluster_to_join(warn: Callable[[str], object] = logger.warning) -> str | Non
     `warn` is told of one that `ray start` has named and that does not answer. Raises MissingResourcesError for an
     address of RAY_ADDRESS that cannot be used.
     """
-    if os.environ.get("RAY_ADDRESS", "").startswith("ray://"):
+    named = os.environ.get("RAY_ADDRESS", "")
+    if named.startswith("ray://"):
         raise MissingResourcesError(
-            f"RAY_ADDRESS is {os.environ['RAY_ADDRESS']!r}: a training cannot run through Ray's client. Use "
-            f"`ray job submit`, or the address of the head (HOST:6379) from a node of the cluster."
+            f"RAY_ADDRESS is {named!r}: no training runs through Ray's client. Use `ray job submit`, or HOST:6379."
         )
     address = running_cluster()
     if address is None or _answers(address):
         return address
-    if os.environ.get("RAY_ADDRESS"):
+    if named:
         raise MissingResourcesError(
-            f"RAY_ADDRESS is {os.environ['RAY_ADDRESS']!r}: no Ray answers there. Start it (ray start --head), or "
-            f"unset RAY_ADDRESS for a Ray of this run's own."
+            f"RAY_ADDRESS is {named!r}: no Ray answers there. Start it (ray start --head), or unset RAY_ADDRESS."
         )
     # `ray start` leaves its address on disk, and Ray waits for minutes for one that was killed.
     warn(f"the Ray cluster that was started here at {address} does not answer any more; runs start one of their own")
@@ -211,10 +209,7 @@ def _answers(address: str) -> bool:
 
 
 def _join_cluster(args: SimpleNamespace, slots: Slots, address: str, verbose: bool) -> None:
-    """Join a running cluster, when its nodes are there. It has real GPUs if Ray found any accelerator on them.
-
-    Nothing is asked of this machine: the driver of a run may well be on a node without a GPU.
-    """
+    """When its nodes are there. Nothing is asked of this machine: the driver may well be on a node without a GPU."""
     import ray
     from ray.exceptions import AuthenticationError
 
@@ -222,8 +217,7 @@ def _join_cluster(args: SimpleNamespace, slots: Slots, address: str, verbose: bo
         ray.init(address=address, **_logging(verbose))
     except AuthenticationError as error:
         raise MissingResourcesError(
-            f"the Ray cluster at {address} asks for a token ({' '.join(str(error).split())}). Set RAY_AUTH_MODE=token "
-            f"and RAY_AUTH_TOKEN as where it was started."
+            f"the Ray cluster at {address} asks for a token: set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN as there"
         ) from error
     slots.await_in(ray.cluster_resources, seconds=args.ada.cluster_wait)
     has_gpus = any(name.startswith("accelerator_type:") for name in ray.cluster_resources())
@@ -265,11 +259,7 @@ def runtime_env(verbose: bool, *, on_cpu: bool, num_engines: int = 1) -> dict[st
     if not on_cpu:
         return chosen
     if HOOK_KEY in of_job:
-        raise ConfigError(
-            f"--runtime-env-json, {HOOK_KEY}",
-            of_job[HOOK_KEY],
-            "on a cluster without GPUs this package needs that place in every worker",
-            "Leave it out",
-        )
+        rule = "on a cluster without GPUs this package needs that place in every worker"
+        raise ConfigError(f"--runtime-env-json, {HOOK_KEY}", of_job[HOOK_KEY], rule, "Leave it out")
     without_gpu.activate()
     return chosen | {HOOK_KEY: without_gpu.SETUP_HOOK}

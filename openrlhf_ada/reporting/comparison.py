@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import fmean
 
 from openrlhf_ada.reporting.charts import COLORS, Chart, Color, Progress, Section, Series, over_time, with_data
 from openrlhf_ada.reporting.page import escaped, html_table, write_page
@@ -130,16 +131,13 @@ def _mean_series(label: str, of_runs: Sequence[Series], color: Color) -> Series:
         pairs = list(zip(of_runs, tables, strict=True))
         return [[float(values(s)[table[step]] or 0.0) for s, table in pairs] for step in steps]
 
-    def means(values: Callable[[Series], Sequence[float | None]]) -> list[float]:
-        return [sum(of_step) / len(of_step) for of_step in by_step(values)]
-
-    average = means(lambda s: s.y)
-    halves = [half_width(values) or 0.0 for values in by_step(lambda s: s.y)]
+    measured = by_step(lambda s: s.y)
+    average, halves = [fmean(values) for values in measured], [half_width(values) or 0.0 for values in measured]
     axes = [name for name in of_runs[0].x if all(name in s.x for s in of_runs)]
     return Series(
         label,
         average,
-        {name: means(lambda s, n=name: s.x[n]) for name in axes},
+        {name: [fmean(values) for values in by_step(lambda s, n=name: s.x[n])] for name in axes},
         color,
         low=[v - h for v, h in zip(average, halves, strict=True)],
         high=[v + h for v, h in zip(average, halves, strict=True)],

@@ -45,8 +45,7 @@ class RowFile:
             os.ftruncate(self._file.fileno(), size)
             free = shutil.disk_usage(self._path.parent).free
             raise RecordLostError(
-                f"{self._path} cannot be written ({error.strerror}; {free / 2**20:.0f} MiB are free there). All rows "
-                f"before this one are whole. Make room, then resume from the last checkpoint"
+                f"{self._path} cannot be written ({error.strerror}; {free >> 20} MiB are free): make room, then resume"
             ) from error
 
     def _check_place(self) -> None:
@@ -56,10 +55,7 @@ class RowFile:
         except OSError:
             is_there = False
         if not is_there:
-            raise RecordLostError(
-                f"{self._path} was removed or replaced while the run was writing it: leave a run's directory alone as "
-                f"long as it goes on. Resume from the last checkpoint with another --ada_run_dir"
-            )
+            raise RecordLostError(f"{self._path} was removed or replaced: resume with another --ada_run_dir")
 
     def close(self) -> None:
         self._file.close()
@@ -97,10 +93,8 @@ def finite(value: Any) -> Any:
 def read_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """(line number, object) of every line of a JSONL file, one at a time.
 
-    A last line without a newline that is not JSON is what a killed writer leaves: it is skipped with a warning.
-
-    Raises:
-        RunDamageError: any other line that is not a JSON object.
+    A last line without a newline that is not JSON is what a killed writer leaves: it is skipped with a warning. Raises
+    RunDamageError: any other line that is not a JSON object.
     """
     with path.open("rb") as stream:
         for number, line in enumerate(stream, start=1):

@@ -102,11 +102,7 @@ def payoff(run: Run, visits: Sequence[Visit]) -> Payoff | None:
 
 
 class _PromptSums:
-    """Sums by prompt, and the same sums for every resample of the prompts.
-
-    A row of `by_prompt` is (visits, groups with signal, finished rollouts, trained visits) of one prompt; `weights`
-    has shape (RESAMPLES, prompts).
-    """
+    """Sums of (visits, groups with signal, finished rollouts, trained visits), and of every resample of prompts."""
 
     def __init__(self, visits: Sequence[Visit], drawn: float) -> None:
         names = {name: number for number, name in enumerate(dict.fromkeys(visit.prompt_id for visit in visits))}

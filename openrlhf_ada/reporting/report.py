@@ -15,11 +15,8 @@ BY_SOURCE = "eval/accuracy/"
 
 
 def write_report(run: Run, out_html: Path) -> None:
-    """Write the report of a run (finished, running or killed; with or without evaluations).
-
-    Raises:
-        RunDamageError: `samples.jsonl` is damaged, by file and line.
-    """
+    """Write the report of a run (finished, running or killed; with or without evaluations). Raises RunDamageError:
+    `samples.jsonl` is damaged, by file and line."""
     visits = read_visits(run)
     paid = payoff(run, visits)
     sections = run_sections(run, visits, paid)

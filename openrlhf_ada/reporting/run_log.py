@@ -107,12 +107,8 @@ class RunLog:
             are recorded of all, once each; with 0, no text at all is recorded.
         text_chars: longest text that is recorded in full.
 
-    Raises:
-        FileExistsError: the directory holds a record already and `resume_from_step` is None.
-        RunDamageError: the record to resume is damaged.
-        TypeError: the configuration holds something that JSON cannot.
-
-    Rows that cannot be written raise RecordLostError: the directory was removed, or the disk is full.
+    Raises FileExistsError where the directory holds a record already and `resume_from_step` is None, RunDamageError
+    where the record to resume is damaged; later RecordLostError where rows cannot be written.
     """
 
     def __init__(
@@ -135,8 +131,7 @@ class RunLog:
             self._cut_back_to(resume_from_step)
         elif (run_dir / METRICS_FILE).exists():
             raise FileExistsError(
-                f"{run_dir} already holds the record of a run ({METRICS_FILE}): "
-                f"give another --ada_run_dir, or resume that run from its checkpoint"
+                f"{run_dir} holds the record of a run: give another --ada_run_dir, or resume that run"
             )
         self._metrics = RowFile(run_dir / METRICS_FILE)
         self._samples = RowFile(run_dir / SAMPLES_FILE)
@@ -144,12 +139,8 @@ class RunLog:
         write_atomically(run_dir / CONFIG_FILE, content)
 
     def log_step(self, step: int, metrics: Mapping[str, object]) -> None:
-        """Append one training step. Values of our names must be finite; OpenRLHF's become null if they are not.
-
-        Raises:
-            ValueError: `step` is not after the last one, or a value of ours is not finite.
-            TypeError: a value that JSON cannot hold.
-        """
+        """Append one training step. Values of our names must be finite; OpenRLHF's become null if they are not. Raises
+        ValueError where `step` is not after the last one, or a value of ours is not finite."""
         if step <= self._last_step:
             raise ValueError(f"step {step} is logged after step {self._last_step}: steps are logged once, in order")
         self._append_metrics(step, metrics)
@@ -161,8 +152,7 @@ class RunLog:
         Args:
             metrics: at least "eval/accuracy"; `eval.held_out.evaluation_metrics` makes them.
 
-        Raises:
-            ValueError: a value of ours is not finite.
+        Raises ValueError: a value of ours is not finite.
         """
         self._append_metrics(step, metrics)
 
@@ -205,16 +195,16 @@ class RunLog:
     def _with_texts(self, step: int, row: Row, with_text: bool) -> Row:
         """The row with the texts that are kept of it, shortened."""
         kept = {name: value for name, value in row.items() if name not in ("prompt", "label", "response")}
-        if row["index"] == 0 and self._text_prompts_per_step and (self._is_new(row["prompt_id"]) or with_text):
+        if (
+            row["index"] == 0
+            and self._text_prompts_per_step
+            and (with_text or row["prompt_id"] not in self._known_prompts)
+        ):
+            self._known_prompts.add(row["prompt_id"])
             kept |= {name: self._shortened(row[name]) for name in ("prompt", "label") if row[name]}
         if with_text:
             kept["response"] = self._shortened(row["response"])
         return {"step": step} | kept
-
-    def _is_new(self, prompt_id: str) -> bool:
-        is_new = prompt_id not in self._known_prompts
-        self._known_prompts.add(prompt_id)
-        return is_new
 
     def _shortened(self, text: str) -> str:
         cut = len(text) - self._text_chars

@@ -48,18 +48,13 @@ class Run:
 
 
 def read_run(run_dir: Path) -> Run:
-    """Read a run directory, finished, running or killed.
-
-    Raises:
-        FileNotFoundError: not a run directory.
-        RunDamageError: a damaged file, by name and line. Only a cut-off last line is tolerated, with a warning.
-    """
+    """Read a run directory, finished, running or killed. Raises FileNotFoundError for another
+    folder, RunDamageError for a damaged file, by line. Only a cut-off last line is tolerated, with a warning."""
     config = run_dir / CONFIG_FILE
     for name in (CONFIG_FILE, METRICS_FILE):
         if not (run_dir / name).is_file():
             raise FileNotFoundError(
-                f"{run_dir} is not a run directory: it has no {name}. Name a folder that `openrlhf-ada train` or "
-                "a demo wrote (--ada_run_dir)"
+                f"{run_dir} is not a run directory: it has no {name}. Name one that a training wrote (--ada_run_dir)"
             )
     steps: list[Row] = []
     evaluations: dict[int, Row] = {}

@@ -36,12 +36,9 @@ def check_key(key: str) -> None:
 
         found = wandb.api.api_key or key
     if len(found) < LEAST_CHARACTERS:
-        raise ConfigError(
-            FLAG,
-            key if key == FROM_ENVIRONMENT else REMOVED,
-            f"no key of {LEAST_CHARACTERS} characters is in WANDB_API_KEY, of `wandb login` or in the flag",
-            "Give one of them. WANDB_MODE=offline writes files only",
-        )
+        shown = key if key == FROM_ENVIRONMENT else REMOVED
+        rule = f"no key of {LEAST_CHARACTERS} characters is in WANDB_API_KEY, of `wandb login` or in the flag"
+        raise ConfigError(FLAG, shown, rule, "Give one of them. WANDB_MODE=offline writes files only")
 
 
 def run_environment(run_dir: Path, *, resumes: bool) -> dict[str, str]:

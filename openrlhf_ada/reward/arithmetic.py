@@ -43,8 +43,7 @@ def grade(response: str, label: Any) -> Grade:
     expected = str(label).strip()
     if not _INTEGER.fullmatch(expected):
         raise UnusableLabelError(
-            f"the label {label!r} is not an integer: this reward compares integers. Set --data.label_key to the "
-            f"column that holds the answer, or use another reward function."
+            f"the label {label!r} is not an integer: name its column (--data.label_key), or another reward"
         )
     answer = parse_answer(response)
     right = answer == int(expected)

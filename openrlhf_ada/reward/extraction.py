@@ -17,7 +17,6 @@ from openrlhf_ada.reward.reasoning_answers import find_answer
 VOTING = ("arithmetic", "math", "reasoning_gym")
 """Rewards whose answers can be compared with each other. Programs cannot."""
 
-
 _SENTENCE = re.compile(
     r"\\boxed|\b(?:we|you|it|he|she|they|the|this|that|is|are|was|be|have|has|do|cannot|so|then|to|of|let|need|know)\b",
     re.IGNORECASE,

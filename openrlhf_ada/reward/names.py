@@ -30,12 +30,8 @@ def check_rewards(value: str | None, flag: str) -> None:
         check_reward(name, flag)
     urls = [name for name in names if is_url(name)]
     if urls and len(urls) < len(names):
-        raise ConfigError(
-            flag,
-            value,
-            "OpenRLHF takes turns between servers, and functions are added up: a list is of one kind",
-            "Give servers only, or functions only",
-        )
+        rule = "OpenRLHF takes turns between servers, and functions are added up: a list is of one kind"
+        raise ConfigError(flag, value, rule, "Give servers only, or functions only")
     twice = next((name for name in names if names.count(name) > 1 and not is_url(name)), None)
     if twice is not None:
         raise ConfigError(flag, value, f"{twice} comes twice", "Name it once, with its weight (--ada_reward_weights)")
@@ -48,13 +44,11 @@ def check_reward(name: str, flag: str) -> None:
         return
     file, function = file_and_function(name) or (name, REWARD_FUNCTION)
     if not file.endswith(".py"):
-        raise ConfigError(
-            flag,
-            name,
-            f"it is neither a Python file (.py), a function in one (FILE.py:NAME), a URL (http://, https://) nor one "
-            f"of {', '.join(known)}",
-            _nearest(name, known) or "Give a file that defines reward_func, a server's URL, or one of these names",
+        rule = (
+            f"it is no Python file (.py), function in one (FILE.py:NAME), URL (http://), nor one of {', '.join(known)}"
         )
+        remedy = _nearest(name, known) or "Give a file that defines reward_func, a server's URL, or one of these names"
+        raise ConfigError(flag, name, rule, remedy)
     check_python_file(flag, file, function)
 
 

@@ -69,11 +69,11 @@ class Verdict:
             return ConfigError(self.flag, self.name, rule + self.grades[0].cause, self._remedy())
         outside = next((score for score in scores if not 0.0 <= score <= 1.0), None)
         if unit and outside is not None:
+            remedy = (
+                "Return 'scores' in [0, 1] beside 'rewards', or give --ada_scores raw and --ada_positive_threshold"
+            )
             return ConfigError(
-                self.flag,
-                self.name,
-                f"it gives the score {outside:g}, and scores lie in [0, 1]",
-                "Return 'scores' in [0, 1] beside 'rewards', or give --ada_scores raw and --ada_positive_threshold",
+                self.flag, self.name, f"it gives the score {outside:g}, and scores lie in [0, 1]", remedy
             )
         return None
 

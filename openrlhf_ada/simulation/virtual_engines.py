@@ -64,10 +64,7 @@ speculation (benchmarks/speculation.py)."""
 
 @dataclass(slots=True)
 class _Engine:
-    """All running requests advance together, one token a step: a request ends when the count of steps reaches its own.
-
-    `clock` counts steps, `now` is the time at which it was last right, `stalled` the prefill still to be done.
-    """
+    """`clock` counts steps, `now` is the time at which it was last right, `stalled` the prefill still to be done."""
 
     seconds: Sequence[float]
     slots: int

@@ -67,7 +67,7 @@ def prepare_training_data(args: SimpleNamespace) -> list[str]:
         handed = hand_over(sets, examples, run_dir / FOLDER, read=_label_reader(sets, args), prompts=room)
         left_out += handed.left_out
         lines += lines_about(handed.left_out, sets.flag, len(examples), run_dir / LIST)
-        if handed.is_rewritten and not handed.left_out:
+        if handed.spec != sets.spec and not handed.left_out:
             why = "OpenRLHF's loader would change values" if sets.rewards is None else "each row with its grader"
             lines.append(f"{sets.flag}: the rows of {sets.spec} are read from {handed.spec} ({why})")
         lines += [f"{sets.flag}: {line}" for line in _contradictions(examples, handed.left_out, args)]

@@ -59,7 +59,7 @@ def problems(tmp_path: Path) -> str:
         (["--reward_timeout", "0"], "--reward_timeout is 0.0: "),
         (["--reward_memory", "32"], "--reward_memory is 32: it must be at least 64"),
         (["--timeout", "0"], "--timeout is 0.0: "),
-        (["--reward", "maths"], "--reward is 'maths': it is neither a Python file"),
+        (["--reward", "maths"], "--reward is 'maths': it is no Python file"),
         (["--template", "1+1="], "--template is '1+1=': it has no {}"),
         (["--model", "/no/such/model"], "--model is '/no/such/model': there is no such folder"),
     ],

@@ -230,7 +230,7 @@ def test_a_method_of_ones_own_is_planned(tmp_path: Path, engine: Path) -> None:
         (("--beta", "1,-1"), "argument --beta: 1,-1: expected two numbers above 0"),
         (("--methods", "gvn"), "--ada_method gvm"),
         (("--engine", "README.md"), "README.md does not describe an engine as --calibrate writes it"),
-        (("README.md",), "README.md is no Parquet file with the columns ada_draws and ada_positives"),
+        (("README.md",), "README.md is no Parquet file with columns ada_draws and ada_positives"),
         (("docs",), "docs is not a run directory: it has no config.json"),
         (("README.md", "--beta", "1,1"), "--beta: the answers are those of README.md. Leave out one of the two"),
     ],

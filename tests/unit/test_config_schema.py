@@ -13,74 +13,22 @@ from typing import Any
 import pytest
 
 from openrlhf_ada.config import schema as config_module
-from openrlhf_ada.config.flags import ConfigError, help_texts
+from openrlhf_ada.config.flags import ConfigError, help_texts, kind_of
 from openrlhf_ada.config.schema import AdaConfig, add_flags
 
 FIELDS = dataclasses.fields(AdaConfig)
 
-VALUES: dict[str, tuple[str, Any]] = {  # what a user types, and what the field then holds; never the default
-    "mode": ("seq", "seq"),
-    "method": ("grpo", "grpo"),
-    "exit": ("pos", "pos"),
-    "wave": ("3", 3),
-    "k_pos": ("2", 2),
-    "k_neg": ("5", 5),
-    "pilot": ("6", 6),
-    "gate_low": ("0.2", 0.2),
-    "gate_high": ("0.6", 0.6),
-    "budget": ("6.5", 6.5),
-    "allocation": ("odds", "odds"),
-    "estimator": ("critic", "critic"),
-    "half_life": ("20", 20.0),
-    "floor": ("0.05", 0.05),
-    "give_up": ("0", 0),
-    "trust_steps": ("3", 3),
-    "candidates": ("4", 4),
-    "choice": ("mopps", "mopps"),
-    "min_samples": ("3", 3),
-    "max_samples": ("17", 17),
-    "positive_threshold": ("0.25", 0.25),
-    "scores": ("raw", "raw"),
-    "positive_quantile": ("0.7", 0.7),
-    "objective": ("sqrt", "sqrt"),
-    "correction": ("stratum", "stratum"),
-    "baseline": ("unbiased", "unbiased"),
-    "baseline_rounding": ("0.3", 0.3),
-    "zeros": ("skip", "skip"),
-    "select": ("max_variance", "max_variance"),
-    "unresolved": ("refill", "refill"),
-    "refill_limit": ("9", 9),
-    "loss": ("sequence-constant", "sequence-constant"),
-    "loss_length": ("512", 512),
-    "scheduler": ("rounds", "rounds"),
-    "speculation": ("0", 0),
-    "timeout": ("60", 60.0),
-    "max_no_score": ("0.5", 0.5),
-    "engine_restarts": ("0", 0),
-    "policy": ("mine.py", "mine.py"),
-    "cluster_wait": ("60", 60.0),
-    "verify_sync": ("always", "always"),
-    "logprob_steps": ("3", 3),
-    "logprob_stop": ("0.2", 0.2),
-    "known_counts": ("", True),
-    "reward_timeout": ("5", 5.0),
-    "reward_memory": ("512", 512),
-    "reward_workers": ("3", 3),
-    "reward_weights": ("1,0.5", "1,0.5"),
-    "reward_key": ("grader", "grader"),
-    "reward_map": ("gsm8k=math", "gsm8k=math"),
-    "code_imports": ("numpy", "numpy"),
-    "code_partial": ("", True),
-    "format": ("boxed", "boxed"),
-    "format_bonus": ("0.1", 0.1),
-    "silence": ("5", 5.0),
-    "dead_after": ("90", 90.0),
-    "eval_ends": ("", True),
-    "run_dir": ("some/where", "some/where"),
-    "log_texts": ("0", 0),
-    "trust_remote_code": ("", True),
-    "verbose": ("", True),
-}
+TEXTS = {"objective": "sqrt", "code_imports": "numpy"}
+"""Of flags that take some words only."""
+
+
+def other_value(f: dataclasses.Field[Any]) -> bool | str | float:
+    """One that the flag takes, and that is not its default."""
+    kind, lowest = kind_of(f), float(f.metadata["within"][1:-1].split(",")[0])
+    if kind in (bool, str):
+        others = [name for name in f.metadata["choices"] or () if name != f.default]
+        return True if kind is bool else (others or [TEXTS.get(f.name, "some/where")])[-1]
+    return kind((0 if math.isinf(lowest) else lowest) + (5 if kind is int else 0.4))
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -97,18 +45,14 @@ def parse(*argv: str) -> AdaConfig:
 # -- flags --------------------------------------------------------------------------------------------------------
 
 
-def test_every_field_has_a_value_in_these_tests() -> None:
-    assert set(VALUES) == {f.name for f in FIELDS}
-
-
-@pytest.mark.parametrize("name", VALUES)
-def test_every_flag_sets_its_field(name: str) -> None:
-    text, value = VALUES[name]
-    config = parse(f"--ada_{name}", *([text] if text else []))
-    assert getattr(config, name) == value
-    assert type(getattr(config, name)) is type(value)
-    others = {f.name: getattr(config, f.name) for f in FIELDS if f.name != name}
-    assert others == {f.name: f.default for f in FIELDS if f.name != name}, "a flag sets its own field only"
+@pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.name)
+def test_every_flag_sets_its_field(field: dataclasses.Field[Any]) -> None:
+    value = other_value(field)
+    config = parse(f"--ada_{field.name}", *([] if value is True else [str(value)]))
+    assert value != field.default and getattr(config, field.name) == value
+    assert type(getattr(config, field.name)) is type(value)
+    others = {f.name: getattr(config, f.name) for f in FIELDS if f is not field}
+    assert others == {f.name: f.default for f in FIELDS if f is not field}, "a flag sets its own field only"
 
 
 def test_no_flags_give_the_defaults() -> None:

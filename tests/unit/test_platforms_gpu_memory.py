@@ -54,8 +54,8 @@ def test_without_room_the_message_has_both_figures() -> None:
     with pytest.raises(NoRoomError) as error:
         waited(time, 0.7)
     assert RELEASE_S < time.now <= RELEASE_S + 1
-    assert "vLLM needs 70% of the memory of 1 GPU free (--vllm.gpu_memory_utilization)" in str(error.value)
-    assert "here are free: 55.0 of 80.0 GiB." in str(error.value)
+    assert "vLLM needs 70% of the memory of 1 GPU (--vllm.gpu_memory_utilization)" in str(error.value)
+    assert "free are 55.0 of 80.0 GiB" in str(error.value)
     assert "\n" not in str(error.value), "Ray gives the last line of a trace"
 
 

@@ -129,8 +129,8 @@ def install_flash_attn_stub() -> None:
 def _absent(name: str) -> Any:
     def fail(*_args: object, **_kwargs: object) -> NoReturn:
         raise RuntimeError(
-            f"{name} was called, but flash-attn is not available on a CPU. Leave out --ds.packing_samples, "
-            f"--train.dynamic_batch_enable and --ds.ring_attn_size."
+            f"{name}: a CPU has no flash-attn. Leave out --ds.packing_samples, --train.dynamic_batch_enable, "
+            f"--ds.ring_attn_size."
         )
 
     return fail

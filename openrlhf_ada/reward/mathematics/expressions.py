@@ -113,15 +113,13 @@ def _configuration() -> tuple[Any, Any]:
 
 
 def _near(gold: Sequence[Any], parsed: Sequence[Any]) -> bool:
-    """math-verify compares numbers to six decimals, where all small ones are 0. Here exact numbers must be equal, and
-    others relatively so; also those in tuples, intervals and matrices. What has variables it has compared itself."""
+    """math-verify compares numbers to six decimals: here exact ones must be equal, and others relatively so."""
     expected, given = _expressions(gold), _expressions(parsed)
     return not expected or not given or any(_are_near(a, b) for a in expected for b in given)
 
 
 def _same_value(gold: Sequence[Any], parsed: Sequence[Any]) -> bool:
-    """To 20 digits: math-verify does not see that e^{i pi/3} is (1 + i sqrt 3)/2, tan(x/2) sin x/(1 + cos x).
-    Functions without branches are equal where they are so at one point that is nothing special."""
+    """To 20 digits, at one point that is nothing special: math-verify misses that e^{i pi/3} is (1 + i sqrt 3)/2."""
     from sympy import Expr, I
 
     pairs = [

@@ -46,7 +46,6 @@ _BASE = re.compile(r"(?<=[0-9A-Fa-f])\s*_\s*\{?\s*(?:\\text\s*\{)?\s*([0-9]{1,2}
 _CONNECTIVE = pattern("units", "connective")
 _VARIABLE = re.compile(r"(?<![\\A-Za-z])(?!(?:e|i|sqrt|pi|sin|cos|tan|log|ln)(?![A-Za-z]))[A-Za-z]")
 
-
 PERCENT = ("percent",)
 LONGEST_AMOUNT = 100  # characters
 

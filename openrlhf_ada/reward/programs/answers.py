@@ -30,7 +30,7 @@ from openrlhf_ada.reward.grade import (
 from openrlhf_ada.reward.programs.asserts import Asserts
 from openrlhf_ada.reward.programs.judge import judge
 from openrlhf_ada.reward.programs.labels import Call, Dialogue, read_label
-from openrlhf_ada.reward.programs.limits import ProgramLimits, TestTime, limits_within
+from openrlhf_ada.reward.programs.limits import SECONDS, ProgramLimits, TestTime, limits_within
 from openrlhf_ada.reward.programs.sandbox import Sandbox
 
 _FENCE = re.compile(r"\s*`{3,}([^`]*)")
@@ -51,7 +51,8 @@ def grade(response: str, label: Any, limits: ProgramLimits | None = None, rules:
     is_forgeable = isinstance(tests, Asserts) and bool(tests.forgeable or tests.in_one_process)
     if program is None:
         return Grade(0.0, "no code block", is_forgeable)
-    sandbox, limits = Sandbox(rules.imports), limits or _limits_here()
+    sandbox = Sandbox(rules.imports)
+    limits = limits or limits_within(float(os.environ.get(SECONDS_VARIABLE, SECONDS)))
     sandbox.prepare()
     # The sandbox works. Whatever takes too long from here on is the program.
     label_is_readable()
@@ -64,11 +65,6 @@ def grade(response: str, label: Any, limits: ProgramLimits | None = None, rules:
 def _start_sandbox() -> None:
     """Of this grading process. Raises SandboxError where no program could be run."""
     Sandbox(_rules_here(os.environ.get(CODE_RULES_VARIABLE)).imports).run_program("pass", "")
-
-
-def _limits_here() -> ProgramLimits:
-    seconds = os.environ.get(SECONDS_VARIABLE)
-    return ProgramLimits() if seconds is None else limits_within(float(seconds))
 
 
 @lru_cache

@@ -79,8 +79,12 @@ def read_asserts(
         parts = [_without_imports(part) for part in parts]
     free = _free_names(parts)
     modules = _modules(trees, free)
-    remote = sorted((taken | free | ({entry} if entry else set())) - _defined_by(given, entry) - modules)
-    remote = remote or _shadowing(trees)
+    helpers = {name for code in given for name in _names_of(code)} - {entry}
+    remote = sorted((taken | free | ({entry} if entry else set())) - helpers - modules)
+    if not remote:
+        # Functions of the program with the names of built-in ones, such as `sum`.
+        calls = [node.func for node in _walk(trees) if isinstance(node, ast.Call)]
+        remote = sorted({func.id for func in calls if isinstance(func, ast.Name)} & _BUILTINS)
     if not remote:
         raise UnusableLabelError("the tests use no name of the program, so that every program would pass")
     if modules:
@@ -125,8 +129,7 @@ def _parsed(source: str) -> ast.Module:
 
 
 def _parts(texts: list[str]) -> list[str]:
-    """The texts, each with what belongs to it: one without an assert belongs to the next. All as one where they are
-    Python together only, such as lines."""
+    """One without an assert belongs to the next. All as one where they are Python together only, such as lines."""
     parts: list[str] = []
     waiting: list[str] = []
     for text in texts:
@@ -182,10 +185,6 @@ def _names_of(code: str) -> set[str]:
     return {one.get_name() for one in symbols if one.is_assigned() or one.is_imported()}
 
 
-def _defined_by(given: list[str], entry: str) -> set[str]:
-    return {name for code in given for name in _names_of(code)} - {entry}
-
-
 def _free_names(parts: Iterable[str]) -> set[str]:
     """Names that the tests read from their module and neither they nor Python define."""
     read: set[str] = set()
@@ -205,18 +204,11 @@ def _free_names(parts: Iterable[str]) -> set[str]:
 
 
 def _modules(trees: Iterable[ast.Module], free: set[str]) -> set[str]:
-    """Modules of the standard library that tests use without importing them: names of which they take attributes only,
-    such as `math`. The program's own `math` must not decide a test."""
+    """Of the standard library, used by tests without an import: the program's own `math` must not decide a test."""
     nodes = list(_walk(trees))
     with_attributes = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
     alone = {node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in with_attributes}
     return (free & sys.stdlib_module_names) - alone
-
-
-def _shadowing(trees: list[ast.Module]) -> list[str]:
-    """Functions of the program with the names of built-in ones, such as `sum`: where tests call nothing else."""
-    called = {node.func.id for node in _walk(trees) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
-    return sorted(called & _BUILTINS)
 
 
 def _is_of_program(step: ast.AST) -> bool:

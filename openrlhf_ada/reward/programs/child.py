@@ -140,8 +140,7 @@ def landlock_version() -> int:
 
 
 def _restrict_files(libc: ctypes.CDLL, folders: Sequence[str]) -> None:
-    """Where the kernel has Landlock: read the interpreter, its libraries and `folders` only, write the working folder
-    only."""
+    """Where the kernel has Landlock: read the interpreter, libraries and `folders`, write the working folder only."""
     version = landlock_version()
     if version < 1:
         return
@@ -209,11 +208,8 @@ def _confine(spawn: dict[str, Any], folders: Sequence[str]) -> None:
 
 
 def _check_is_closed(process: int | None) -> None:
-    """Who can read a process's environment can read its memory: in the grader's are expected outputs and secrets.
-
-    `process`: None for one that the child cannot see, because it is in a namespace of its own.
-    """
-    if process is None:
+    """Who can read a process's environment can read its memory: in the grader's are expected outputs and secrets."""
+    if process is None:  # in a namespace of its own
         return
     try:
         os.close(os.open(f"/proc/{process}/environ", os.O_RDONLY))

@@ -121,8 +121,7 @@ class _Answering:
         return self._end(self._cause_of(self._run)) if reply is None else reply
 
     def _load(self, run: Run) -> None:
-        """Wait until the program is loaded; ask for its names again, so that its objects have the numbers that they
-        had before."""
+        """Wait until the program is loaded; ask for its names again, so that its objects have their old numbers."""
         if run.line(self._clock.limit()) != b'{"loaded": true}\n':
             raise _EndedError(self._cause_of(run))
         self._is_loaded = True
