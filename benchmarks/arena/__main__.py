@@ -1,4 +1,4 @@
-"""python -m benchmarks.arena campaign | agreement | real | weights | seconds | pack | page, each with --help."""
+"""python -m benchmarks.arena VERB, each with --help: grid, campaign, agreement, real, weights, seconds, pack, page."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ PROG = "python -m benchmarks.arena"
 
 VERBS = {
     "campaign": ("run_campaign", "compare methods at equal cost, with a small model that learns in seconds"),
+    "grid": ("run_grid", "compare methods of equal epochs and updates on tasks with luck and many right ways"),
     "agreement": ("run_agreement", "train one small language model in one process and on the real stack"),
     "real": ("run_real", "train SmolLM2-135M with each method on the real stack"),
     "weights": ("measured_weights", "measure which weight methods give a prompt, in training"),

@@ -200,7 +200,7 @@ def check_folder(folder: Path, tasks: Sequence[str], methods: Sequence[str]) -> 
         "trials": {"version": TRIAL_VERSION, "marks": (MARKS, TUNING_MARKS), "refill limit": REFILL_LIMIT},
         **{f"task {name}": asdict(TASKS[name]) for name in tasks},
         **{f"method {name}": asdict(METHODS[name]) for name in methods},
-        **{f"settings of {name}": _settings_of(METHODS[name]) for name in methods},
+        **{f"settings of {name}": settings_of(METHODS[name]) for name in methods},
         **{
             f"weight of {of} on {task}": {"fingerprint": fingerprint(of, task)}
             for name in methods
@@ -211,7 +211,7 @@ def check_folder(folder: Path, tasks: Sequence[str], methods: Sequence[str]) -> 
     keep_settings(folder, ours, ("tuning grid", "trials"))
 
 
-def _settings_of(method: Method) -> dict[str, Any]:
+def settings_of(method: Method) -> dict[str, Any]:
     """All that its flags and this version's defaults come to, with steps of one size."""
     settings = asdict(method.settings(prompts=8))
     # Flags as they were given, where what became of them depends on others.
@@ -221,7 +221,7 @@ def _settings_of(method: Method) -> dict[str, Any]:
 def made_with(name: str, task: str) -> dict[str, Any]:
     """What a method's trials depend on, in short: numbers and names, as JSON has them, and an objective's name."""
     method = METHODS[name]
-    settings = _settings_of(method) | {field: getattr(method, field) for field in ("n", "refill", "epochs", "updates")}
+    settings = settings_of(method) | {field: getattr(method, field) for field in ("n", "refill", "epochs", "updates")}
     settings["objective"] = settings["target"]["name"]
     if method.weight_of is not None:
         settings["weight"] = fingerprint(method.weight_of, task)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.arena.tasks import END, FREE, NUM_SYMBOLS, NUM_TOKENS, PAD, TAG, Prompts, World
+from benchmarks.arena.tasks import ALL, CLASS_SKILL, END, FREE, NUM_SYMBOLS, NUM_TOKENS, PAD, TAG, Prompts, Task, World
 from openrlhf_ada.config.presets import part as part_of_methods
 
 WIDTH = 64
@@ -31,6 +31,8 @@ class WarmUp:
 
 
 WARM_UP = WarmUp(600, 512, 3e-3)
+
+PASS_RATE_SAMPLES = 4
 
 
 class AnswerModel(nn.Module, ABC):
@@ -106,48 +108,69 @@ def until_end(tokens: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class PromptBatch:
-    """int64 tensors, shapes (N,); answers: (N, T)."""
+    """int64 tensors, shapes (N,); answers: (N, T). See `tasks.Prompts`."""
 
     function: Tensor
     start: Tensor
     length: Tensor
     answers: Tensor
+    final: Tensor
 
     @classmethod
     def of(cls, prompts: Prompts, rows: Sequence[int] | None = None) -> PromptBatch:
         index = slice(None) if rows is None else np.asarray(rows)
-        columns = (prompts.function, prompts.start, prompts.length, prompts.answers)
+        columns = (prompts.function, prompts.start, prompts.length, prompts.answers, prompts.final)
         return cls(*(torch.from_numpy(column[index]) for column in columns))
 
     @property
-    def columns(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        return self.function, self.start, self.length, self.answers
+    def columns(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        return self.function, self.start, self.length, self.answers, self.final
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """tokens: int64, (N, T), PAD after the end. right: bool, (N,). num_tokens: int64, (N,)."""
+    """tokens: int64, (N, T), PAD after the end. right: bool, (N,). scores: float64, (N,). num_tokens: int64, (N,)."""
 
     prompts: PromptBatch
     tokens: Tensor
     right: Tensor
+    scores: Tensor
     num_tokens: Tensor
 
 
 def joined(parts: Sequence[Answers]) -> Answers:
     """One after the other."""
 
-    columns = zip(*((part.tokens, part.right, part.num_tokens) for part in parts), strict=True)
+    columns = zip(*((part.tokens, part.right, part.scores, part.num_tokens) for part in parts), strict=True)
     prompts = zip(*(part.prompts.columns for part in parts), strict=True)
     return Answers(PromptBatch(*map(torch.cat, prompts)), *map(torch.cat, columns))
 
 
 @torch.no_grad()
-def sample(model: AnswerModel, prompts: PromptBatch, generator: torch.Generator) -> Answers:
-    """One answer for each prompt, at temperature 1."""
+def sample(model: AnswerModel, prompts: PromptBatch, generator: torch.Generator, task: Task | None = None) -> Answers:
+    """One answer for each prompt, at temperature 1. `task`: needed where there is partial credit."""
     tokens = model.sample(prompts, generator)
-    right = ((tokens == prompts.answers) | (prompts.answers == FREE)).all(dim=1)
-    return Answers(prompts, tokens, right, until_end(tokens).sum(dim=1))
+    right = is_right(tokens, prompts)
+    scores = right.double()
+    if task is not None and task.partial:
+        scores = torch.where(right, scores, 0.5 * right_share(tokens, prompts, task))
+    return Answers(prompts, tokens, right, scores, until_end(tokens).sum(dim=1))
+
+
+def is_right(tokens: Tensor, prompts: PromptBatch) -> Tensor:
+    """What the task's check says, bool, shape (N,)."""
+    ends = tokens == END
+    before_end = (ends.long().argmax(dim=1) - 1).clamp_min(0).unsqueeze(1)
+    last = torch.where(ends.any(dim=1) & ~ends[:, 0], tokens.gather(1, before_end).squeeze(1), PAD + 1)
+    whole = ((tokens == prompts.answers) | (prompts.answers == FREE)).all(dim=1)
+    return torch.where(prompts.final == ALL, whole, last == prompts.final)
+
+
+def right_share(tokens: Tensor, prompts: PromptBatch, task: Task) -> Tensor:
+    """Of the symbols of the chain, float64, shape (N,). Free symbols do not count."""
+    in_chain = torch.arange(tokens.shape[1]) < task.chain_end(prompts.length).unsqueeze(1)
+    checked = in_chain & (prompts.answers != FREE)
+    return ((tokens == prompts.answers) & checked).sum(dim=1).double() / checked.sum(dim=1)
 
 
 def log_probs(model: AnswerModel, prompts: PromptBatch, tokens: Tensor) -> Tensor:
@@ -157,11 +180,17 @@ def log_probs(model: AnswerModel, prompts: PromptBatch, tokens: Tensor) -> Tenso
 
 @torch.no_grad()
 def pass_rates(model: AnswerModel, prompts: Prompts, rows: Sequence[int] | None = None) -> np.ndarray:
-    """Exact: the probability of the one right answer, or of what all right answers begin with. float64, shape (R,).
+    """float64, shape (R,). `rows`: of which prompts; all if it is left out.
 
-    `rows`: of which prompts; all if it is left out.
+    Exact where the whole answer is checked, and free symbols come after it only: the probability of the one right
+    answer, or of what all right answers begin with. Else the share of PASS_RATE_SAMPLES answers, with the same random
+    numbers in each call.
     """
     batch = PromptBatch.of(prompts, rows)
+    if (batch.final != ALL).any() or (batch.answers[:, 0] == FREE).any():
+        several = PromptBatch(*(column.repeat_interleave(PASS_RATE_SAMPLES, 0) for column in batch.columns))
+        tokens = model.sample(several, torch.Generator().manual_seed(0))
+        return is_right(tokens, several).double().view(-1, PASS_RATE_SAMPLES).mean(dim=1).numpy()
     checked = torch.where(batch.answers == FREE, PAD, batch.answers)
     return log_probs(model, batch, checked).double().exp().numpy()
 
@@ -187,7 +216,12 @@ class Learner:
 
     def sample(self, rows: Sequence[int]) -> Answers:
         """One answer for each row of the training set; a row may stand there several times."""
-        return sample(self.model, PromptBatch.of(self.world.train, rows), self._generator)
+        return sample(self.model, PromptBatch.of(self.world.train, rows), self._generator, self.world.task)
+
+    @torch.no_grad()
+    def token_log_probs(self, answers: Answers) -> Tensor:
+        """Shape (N, T)."""
+        return self.model.token_log_probs(answers.prompts, answers.tokens)
 
     def train(
         self,
@@ -196,18 +230,18 @@ class Learner:
         coefficients: Sequence[float],
         epochs: int = 1,
         updates: int = 1,
+        wrong_epochs: int | None = None,
     ) -> None:
         """Up the mean of coefficient x log-probability over the trained answers `index`.
 
         In each of the `epochs` so many `updates`, each of an equal part: of several, with PPO's clipped ratio of every
-        token.
+        token. `wrong_epochs`: coefficients below 0 count in the first so many epochs only; in all if it is left out.
         """
         rows, weights = torch.tensor(index), torch.tensor(coefficients, dtype=torch.float32)
-        before = None
-        if epochs * updates > 1:
-            with torch.no_grad():
-                before = self.model.token_log_probs(answers.prompts, answers.tokens)
-        for _ in range(epochs):
+        before = self.token_log_probs(answers) if epochs * updates > 1 else None
+        for epoch in range(epochs):
+            if epoch == wrong_epochs:
+                weights = weights.clamp_min(0.0)
             for part in np.array_split(self._shuffle.permutation(len(index)), updates):
                 # The others have no gradient, and count in the mean.
                 chosen = torch.from_numpy(part)[weights[part] != 0]
@@ -262,21 +296,52 @@ def _imperfect(world: World, rng: np.random.Generator, size: int) -> tuple[np.nd
     function = rng.integers(0, task.num_functions, size)
     start = rng.integers(0, NUM_SYMBOLS, size)
     length = rng.choice(list(task.lengths), size)
-    answers = np.full((size, task.max_tokens), PAD)
-    at = np.zeros(size, dtype=np.int64)
+    writer = _Writer(np.full((size, max(task.max_tokens, _longest(task))), PAD))
     if task.tag_skill is not None:
         tagged = rng.random(size) < task.tag_skill
-        answers[tagged, 0] = TAG
-        at += tagged
-    symbol, rows = start.copy(), np.arange(size)
+        writer.say(TAG, tagged)
+    writer.say_any(task.opening, rng)
+    symbol, right = start.copy(), np.ones(size, dtype=bool)
     for step in range(max(task.lengths)):
         goes_on = step < length
+        writer.say_any(task.between, rng, goes_on)
         knows = rng.random(size) < world.skills[function]
-        symbol = np.where(knows, world.tables[function, symbol], rng.integers(0, NUM_SYMBOLS, size))
-        answers[rows[goes_on], at[goes_on]] = symbol[goes_on]
-        at += goes_on
-    for _ in range(task.free):
-        answers[rows, at] = rng.integers(0, NUM_SYMBOLS, size)
-        at += 1
-    answers[rows, at] = END
-    return function, start, length, answers
+        following = world.tables[function, symbol]
+        said = np.where(knows, following, rng.integers(0, NUM_SYMBOLS, size))
+        right &= ~goes_on | (said == following)
+        symbol = np.where(goes_on, said, symbol)
+        writer.say(symbol, goes_on)
+    writer.say_any(task.free, rng)
+    if task.hesitation:
+        most = np.where(right, task.hesitation // 4, task.hesitation)
+        tags = rng.integers(np.where(right, 0, 1), most + 1)
+        for step in range(task.hesitation):
+            writer.say(TAG, step < tags)
+    if task.classes:
+        sure = rng.random(size) < CLASS_SKILL
+        writer.say(np.where(sure, symbol % task.classes, rng.integers(0, task.classes, size)))
+    writer.say(END)
+    return function, start, length, writer.tokens[:, : task.max_tokens], np.full(size, ALL)
+
+
+def _longest(task: Task) -> int:
+    return replace(task, limit=None).max_tokens
+
+
+class _Writer:
+    """Answers to which tokens are added, each row at its own place. `tokens`: shape (N, T), PAD at first."""
+
+    def __init__(self, tokens: np.ndarray) -> None:
+        self.tokens = tokens
+        self._at = np.zeros(len(tokens), dtype=np.int64)
+
+    def say(self, token: np.ndarray | int, where: np.ndarray | None = None) -> None:
+        """`where`: rows that say it, bool; all if it is left out."""
+        rows = np.arange(len(self.tokens)) if where is None else np.flatnonzero(where)
+        self.tokens[rows, self._at[rows]] = token if isinstance(token, int) else token[rows]
+        self._at[rows] += 1
+
+    def say_any(self, count: int, rng: np.random.Generator, where: np.ndarray | None = None) -> None:
+        """So many symbols, each as likely as the others."""
+        for _ in range(count):
+            self.say(rng.integers(0, NUM_SYMBOLS, len(self.tokens)), where)

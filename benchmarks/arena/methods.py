@@ -44,6 +44,10 @@ class Method:
     `refill`: prompts of one outcome are replaced until the step is full (DAPO). `epochs`: over a step's
     rollouts. `updates`: of a step in each epoch; the published recipe has one epoch and four.
     `weight_of`: a method; prompts get its effective weight, at their true pass rates (weights.py).
+
+    `least_noise`: a baseline from outside the pool is multiplied by the factor of least_noise.py. `wrong_epochs`: only
+    in so many epochs coefficients below 0 are trained. `by_outcome`: coefficients of right and wrong answers, whatever
+    the baseline.
     """
 
     name: str
@@ -55,6 +59,9 @@ class Method:
     epochs: int = 1
     updates: int = 4
     weight_of: str | None = None
+    least_noise: bool = False
+    wrong_epochs: int | None = None
+    by_outcome: tuple[float, float] | None = None
 
     def settings(self, prompts: int) -> Settings:
         """`prompts`: of a step."""
@@ -262,7 +269,62 @@ def _choosing() -> Iterator[Method]:
         yield Method(f"choose-{n}-share", chosen, estimator="rloo", **_uniform(n, candidates=4))
 
 
+UPDATES = 4
+"""Of an epoch over a step, for every method of the grid."""
+
+GRID_EPOCHS = (1, 2)
+
+
+def _grid() -> Iterator[Method]:
+    """Every one with each of GRID_EPOCHS, in UPDATES of an epoch."""
+    for base in (*_grid_of_n(), *_grid_published(), *_grid_least_noise()):
+        for epochs in GRID_EPOCHS:
+            name, summary = f"{base.name}/{epochs}", f"{base.summary}; {epochs} epochs"
+            yield replace(base, name=name, summary=summary, epochs=epochs, updates=UPDATES)
+
+
+def _grid_of_n() -> Iterator[Method]:
+    predicted = {"baseline": "blend"} | SKIP
+    yield Method("n1", "1 rollout, compared with its counts", estimator="flash_reinforce", **_uniform(1, **predicted))
+    for n in (2, 4, 8, 16, 32):
+        yield Method(f"n{n}", f"{n} rollouts a prompt", estimator="rloo", **_uniform(n, **SKIP))
+
+
+def _grid_published() -> Iterator[Method]:
+    yield Method("grpo-2", "2-GRPO (2510.00977)", estimator="group_norm", **_uniform(2, **SKIP))
+    yield Method("grpo-8", "8, over the standard deviation", estimator="group_norm", **_uniform(8, **SKIP))
+    dapo = "8 rollouts a prompt; prompts of one outcome are replaced"
+    yield Method("dapo-8", dapo, refill=True, estimator="group_norm", **_uniform(8))
+    yield Method("right-1", "right answers of 1", estimator="flash_reinforce", **_uniform(1, **RIGHT_ONLY))
+    yield Method("right-8", "right answers of 8 (RAFT)", **_uniform(8, **RIGHT_ONLY))
+    wrong = Method("wrong-8", "wrong answers of 8 (NSR, 2506.01347)", by_outcome=(0.0, -1.0), **_uniform(8, **SKIP))
+    yield wrong
+    summary = "8, right ones with 0.1 (W-REINFORCE, 2506.01347)"
+    yield replace(wrong, name="weighted-8", summary=summary, by_outcome=(0.1, -1.0))
+    for name in ("maxrl", "gvm"):
+        yield _published(name)
+    of_name = {method.name: method for method in (*_adaptive(), *_right_only())}
+    for name in ("pos-skip", "balance-skip", "est", "first-success-8"):
+        yield replace(of_name[name], name=name.removesuffix("-skip"))
+
+
+def _grid_least_noise() -> Iterator[Method]:
+    """A baseline of lambda times the prediction; see least_noise.py."""
+    predicted = {"baseline": "blend"} | SKIP
+    for n in (1, 2, 4):
+        summary, more = f"{n} of a prompt, with the baseline of least noise", _uniform(n, **predicted)
+        plain = Method(f"lambda-{n}", summary, estimator="flash_reinforce", least_noise=True, **more)
+        yield plain
+        if n == 1:
+            once = "lambda-1 with wrong answers in the first epoch only"
+            yield replace(plain, name="lambda-1-wrong-once", summary=once, wrong_epochs=1)
+    until = _until_right(8) | {"baseline": "estimator"} | SKIP
+    summary = "one at a time until one is right, at most 8; all trained, with the baseline of least noise"
+    yield Method("lambda-success-8", summary, 1, until, "flash_reinforce", least_noise=True)
+
+
 def _all() -> Iterator[Method]:
+    yield from _grid()
     yield from _uniforms()
     yield from _skipping()
     yield from _ours()

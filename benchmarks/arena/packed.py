@@ -19,7 +19,7 @@ from benchmarks.arena.campaign import TRIAL_VERSION, Setting, Trials, final_cell
 from benchmarks.arena.folders import Result
 from benchmarks.arena.methods import METHODS
 from benchmarks.arena.tables import REFERENCE, Finals
-from benchmarks.arena.tasks import TASKS
+from benchmarks.arena.tasks import WHOLE
 
 PACKED = Path(__file__).parent / "results"
 
@@ -46,7 +46,7 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
 def pack_all(trials: Trials, out: Path, seeds: int, budget: int) -> None:
     """One file per task, with all methods that are finished. Raises ValueError where there is none."""
     packed = 0
-    for task in TASKS:
+    for task in WHOLE:
         names = dict.fromkeys(cell.method for cell in trials.by_cell if cell.task == task)
         methods: dict[str, list[str]] = {}
         for cost in PACKED_COSTS:

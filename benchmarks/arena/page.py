@@ -14,7 +14,7 @@ from benchmarks.arena.methods import METHODS
 from benchmarks.arena.packed import PACKED, PACKED_COSTS, changes, unpack
 from benchmarks.arena.statistics import Interval
 from benchmarks.arena.tables import REFERENCE, TARGET_SHARE, Finals, over_tasks
-from benchmarks.arena.tasks import TASKS
+from benchmarks.arena.tasks import WHOLE
 from benchmarks.arena.weights import tables
 from openrlhf_ada.simulation.step_seconds import STEP_MODELS
 
@@ -23,8 +23,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "arena.md"
 FIRST, LAST = "<!-- costs: written by `make arena-docs` -->", "<!-- end of costs -->"
 
 ON_PAGE = (
-    *("raft-n1-e2", "first-success-8", "raft-n4-e2", "spo-n2", "maxrl", "uniform-4-e2-skip", "grpo-4"),
-    *("uniform-16", "est", "pos", "balance", "dapo"),
+    *("raft-n1-e2", "first-success-8", "spo-n2", "maxrl", "uniform-4-e2-skip", "grpo-4"),
+    *("est", "pos", "balance", "dapo"),
 )
 
 CONTROLS = {method.weight_of: name for name, method in METHODS.items() if method.weight_of is not None}
@@ -48,7 +48,7 @@ def main(prog: str, argv: Sequence[str]) -> None:
 
 
 def kept() -> ByTask:
-    return [unpack(PACKED / f"{task}.jsonl.gz") for task in TASKS]
+    return [unpack(PACKED / f"{task}.jsonl.gz") for task in WHOLE]
 
 
 def inserted(text: str, table: str) -> str:
@@ -113,7 +113,7 @@ def _tasks(several: Sequence[Finals]) -> list[str]:
 
 
 def at_equal(by_task: ByTask, cost: str) -> list[str]:
-    """Costs, what they are beside, and accuracies."""
+    """Costs; in seconds also what they are beside, and accuracies."""
     several = _at(by_task, cost)
     everywhere = over_tasks(several)
     run = {name for finals in several for name in finals.runs}
@@ -131,6 +131,8 @@ def at_equal(by_task: ByTask, cost: str) -> list[str]:
             "Not run on all tasks:",
             markdown(["method", *_tasks(some)], [_costs(some, n, "") for n in shown]),
         ]
+    if cost != "seconds":
+        return sections
     return [
         *sections,
         "Beside the cheapest uniform sampling, on the same worlds:",
@@ -138,7 +140,11 @@ def at_equal(by_task: ByTask, cost: str) -> list[str]:
         "Accuracy after the budget:",
         markdown(
             ["method", *_tasks(several)],
-            [[f"`{name}`", *(f"{finals.rows[name].final:.1%}" for finals in several)] for name in everywhere],
+            [
+                [f"`{name}`", *(f"{finals.rows[name].final:.1%}" for finals in several)]
+                for name in everywhere
+                if name in (*ON_PAGE, REFERENCE)
+            ],
         ),
     ]
 
@@ -190,7 +196,8 @@ def _other_seconds(several: Sequence[Finals]) -> list[str]:
     """For the same trials under other assumptions."""
     columns = ["seconds", *costs.OTHER_SECONDS]
     found = [over_tasks([replace(f, cost=name) for f in several]) for name in columns]
-    body = [[f"`{method}`", *(f"{column[method][0]:.2f}" for column in found)] for method in found[0]]
+    shown = [method for method in found[0] if method in (*ON_PAGE, REFERENCE)]
+    body = [[f"`{method}`", *(f"{column[method][0]:.2f}" for column in found)] for method in shown]
     return [
         "## What the seconds depend on",
         "Geometric means over all tasks. *B prompts*: a step of the small model stands for so many times its prompts, "
@@ -310,7 +317,7 @@ def agreement_of(conditions: agreement.Conditions, trials: agreement.Trials) -> 
 
 def _changes(run: real.Conditions) -> list[str]:
     """Of methods that are no longer what their kept trials were made with."""
-    found = {name: how for task in TASKS for name, how in changes(PACKED / f"{task}.jsonl.gz").items()}
+    found = {name: how for task in WHOLE for name, how in changes(PACKED / f"{task}.jsonl.gz").items()}
     body = [[f"`{name}`", "small model", how] for name, how in found.items()]
     for what, theirs in read_settings(PACKED / "real", ()).items():
         name = what.removeprefix("flags of ")

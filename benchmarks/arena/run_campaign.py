@@ -20,7 +20,7 @@ from benchmarks.arena.page import at_equal
 from benchmarks.arena.progress_line import progress_line
 from benchmarks.arena.statistics import SEEDS_FOR_INTERVAL, SEEDS_FOR_TEST
 from benchmarks.arena.tables import REFERENCE, finals_of
-from benchmarks.arena.tasks import TASKS
+from benchmarks.arena.tasks import TASKS, WHOLE
 from benchmarks.arena.trainings import alone
 from benchmarks.arena.weights import check_weights
 
@@ -33,8 +33,8 @@ QUICK: dict[str, Any] = {
 """Four and a half minutes on two cores, and twice that with twice the budget."""
 
 FULL: dict[str, Any] = {
-    "methods": [name for name, method in METHODS.items() if method.weight_of is None],
-    "tasks": list(TASKS),
+    "methods": [name for name, method in METHODS.items() if method.weight_of is None and "/" not in name],
+    "tasks": list(WHOLE),
     "seeds": 10,
     "budget": 24_000,
 }
@@ -69,7 +69,7 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
         help=f"of {', '.join(FULL['methods'])}; weighed-as-NAME is uniform-8 with another method's weight "
         "(default: all but these)",
     )
-    add("--tasks", type=names, metavar="NAME,...", help=f"of {', '.join(TASKS)} (default: all)")
+    add("--tasks", type=names, metavar="NAME,...", help=f"of {', '.join(TASKS)} (default: {', '.join(WHOLE)})")
     add("--seeds", type=int, metavar="N", help=f"worlds for each method and task (default {FULL['seeds']})")
     add("--budget", type=int, metavar="N", help="rollouts of a trial, or uniform-8's seconds for them (default 24000)")
     add(

@@ -10,6 +10,8 @@ import numpy as np
 
 from benchmarks.arena.costs import COSTS
 from benchmarks.arena.learner import Answers, Learner, joined, pass_rates
+from benchmarks.arena.least_noise import LeastNoiseFactor, score_norms
+from benchmarks.arena.measures import Counts, measured
 from benchmarks.arena.methods import Method
 from benchmarks.arena.weights import effective_weight_of
 from openrlhf_ada.config.choosing import make_chooser
@@ -78,19 +80,33 @@ class Trial:
         self._chooser = make_chooser(settings, self._policy, len(learner.world.train), seed)
         self._rng = np.random.default_rng([seed, 4])
         self._key = 0
+        self._used = 0.0
+        self.factor = LeastNoiseFactor()
         self.spent = Spent()
 
     def run(self, budget: int, cost: str = "rollouts", marks: int = MARKS) -> Curve:
         """Measured before the first step and `marks` times after it. `budget`: of this cost."""
-        curve, held_out, used = Curve(), self._learner.world.held_out, 0.0
+        curve = Curve()
         for mark in range(marks + 1):
-            while used < budget * mark / marks:
-                before = asdict(self.spent)
-                self.step()
-                earlier, now = COSTS[cost]([before, asdict(self.spent)])
-                used += now - earlier
-            curve.add(self.spent, float(pass_rates(self._learner.model, held_out).mean()))
+            self.spend(budget * mark / marks, cost)
+            curve.add(self.spent, self.accuracy())
         return curve
+
+    def spend(self, limit: float, cost: str) -> None:
+        """Go on until so much is spent in all; a trial is run with one cost."""
+        while self._used < limit:
+            before = asdict(self.spent)
+            self.step()
+            earlier, now = COSTS[cost]([before, asdict(self.spent)])
+            self._used += now - earlier
+
+    def accuracy(self) -> float:
+        """On held-out prompts."""
+        return float(pass_rates(self._learner.model, self._learner.world.held_out).mean())
+
+    def measured(self) -> tuple[dict[str, float], Counts]:
+        """See measures.py."""
+        return measured(self._learner.model, self._learner.world)
 
     def step(self) -> list[tuple[PromptPool, TrainingGroup]]:
         """Sample, and train what is returned: each prompt's rollouts, and which of them with which coefficients."""
@@ -102,16 +118,31 @@ class Trial:
         built = [self._policy.build(pool, self._rng) for pool in trained]
         groups = [_weighed(group, w) for group, w in zip(built, self._weights(trained), strict=True)]
         index = [drawn.places[group.key][i] for group in groups for i in group.indices]
-        coefficients = [c for group in groups for c in group.coefficients]
+        coefficients = self._shaped(drawn, groups, index)
         epochs = self._method.epochs
         computed = [i for i, c in zip(index, coefficients, strict=True) if c or not self._skips_zeros]
-        self._learner.train(drawn.answers(), index, coefficients, epochs, self._method.updates)
+        self._learner.train(
+            drawn.answers(), index, coefficients, epochs, self._method.updates, self._method.wrong_epochs
+        )
         self._policy.observe(pools)
         self._chooser.end_step(pools)
         self.spent.steps += 1
         self.spent.trained += epochs * len(computed)
         self.spent.trained_tokens += epochs * int(drawn.answers().num_tokens[computed].sum())
         return list(zip(trained, groups, strict=True))
+
+    def _shaped(self, drawn: _Drawn, groups: Sequence[TrainingGroup], index: Sequence[int]) -> list[float]:
+        """The coefficients; by the outcome, or with the factor of least noise, where the method has them."""
+        coefficients = np.array([c for group in groups for c in group.coefficients])
+        if self._method.by_outcome is not None:
+            return np.where(drawn.answers().right.numpy()[index], *self._method.by_outcome).tolist()
+        if self._method.least_noise:
+            answers, factor = drawn.answers(), self.factor.value
+            rewards = answers.scores.numpy()[index]
+            baselines = rewards - coefficients
+            self.factor.observe(score_norms(self._learner.token_log_probs(answers))[index], rewards, baselines)
+            coefficients = rewards - factor * baselines
+        return coefficients.tolist()
 
     def _weights(self, pools: Sequence[PromptPool]) -> list[float]:
         """Of each prompt: another method's f' at the pass rate that it is sampled with, or 1."""
@@ -154,7 +185,7 @@ class Trial:
 
     def _draw(self, wave: Sequence[Draw], pools: dict[int, PromptPool], drawn: _Drawn) -> None:
         answers = self._learner.sample([pools[draw.key].row for draw in wave for _ in range(draw.count)])
-        scores, lengths = answers.right.double().tolist(), answers.num_tokens.tolist()
+        scores, lengths = answers.scores.tolist(), answers.num_tokens.tolist()
         at = 0
         for draw in wave:
             pool, start = pools[draw.key], len(pools[draw.key])

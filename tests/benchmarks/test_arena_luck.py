@@ -1,0 +1,160 @@
+"""Tasks whose last symbol alone is checked, and the baseline of least noise."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.arena.learner import AnswerModel, ChainModel, PromptBatch, _imperfect, is_right, right_share, sample
+from benchmarks.arena.least_noise import LeastNoiseFactor, score_norms
+from benchmarks.arena.measures import ANSWERS, measured, on_hardest
+from benchmarks.arena.tasks import END, FREE, LUCKY, NUM_SYMBOLS, PAD, TAG, World, make_world
+
+
+def model_of(world: World) -> ChainModel:
+    torch.manual_seed(0)
+    return ChainModel(world.task.num_functions, max(world.task.lengths))
+
+
+def perfect_answers(world: World, seed: int) -> tuple[PromptBatch, torch.Tensor]:
+    """Prompts with their canonical answers, and answers of a model that knows everything."""
+    rng = np.random.default_rng(seed)
+    world.skills[:] = 1.0
+    function, start, length, tokens, _ = _imperfect(world, rng, 2000)
+    by_prompt = {(f, x, n): row for row, (f, x, n) in enumerate(zip(*columns(world), strict=True))}
+    asked = [
+        (at, by_prompt[key]) for at, key in enumerate(zip(function, start, length, strict=True)) if key in by_prompt
+    ]
+    index, rows = zip(*asked, strict=True)
+    return PromptBatch.of(world.held_out, rows), torch.from_numpy(tokens[list(index)])
+
+
+def columns(world: World) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    return world.held_out.function, world.held_out.start, world.held_out.length
+
+
+@pytest.mark.parametrize("name", LUCKY)
+def test_who_knows_everything_is_right(name: str) -> None:
+    """But for answers that are cut off, and for the class, which the starting model says a little worse."""
+    world = make_world(LUCKY[name], 3)
+    prompts, tokens = perfect_answers(world, 5)
+    assert (right_share(tokens, prompts, world.task) == 1.0).all()
+    ended = (tokens == END).any(dim=1)
+    right = is_right(tokens, prompts)
+    assert not (right & ~ended).any()
+    chance = 1.0 if not world.task.classes else 0.95 + 0.05 / world.task.classes
+    assert float(right[ended].double().mean()) == pytest.approx(chance, abs=0.03)
+
+
+@pytest.mark.parametrize("classes", [2, 4, 10])
+def test_a_wrong_chain_is_right_as_often_as_chance(classes: int) -> None:
+    world = make_world(LUCKY[f"luck{classes}"], 0)
+    prompts = PromptBatch.of(world.held_out, np.repeat(np.arange(512), 40))
+    tokens = torch.randint(0, NUM_SYMBOLS, prompts.answers.shape, generator=torch.Generator().manual_seed(1))
+    place = prompts.length.unsqueeze(1)
+    tokens.scatter_(1, place, torch.randint(0, classes, place.shape, generator=torch.Generator().manual_seed(2)))
+    tokens.scatter_(1, place + 1, END)
+    wrong = right_share(tokens, prompts, world.task) < 1.0
+    assert float(is_right(tokens, prompts)[wrong].double().mean()) == pytest.approx(1 / classes, abs=0.01)
+
+
+def test_only_what_stands_before_the_end_is_checked() -> None:
+    world = make_world(LUCKY["ways"], 0)
+    row = int(np.flatnonzero(world.held_out.length == 2)[0])
+    right, wrong = int(world.held_out.final[row]), (int(world.held_out.final[row]) + 1) % 4
+    answers = {
+        (right, END): True,
+        (wrong, right, END): True,
+        (right, wrong, END): False,
+        (right, END, wrong, END): True,
+        (TAG, right, END): True,
+        (END,): False,
+        (right,): False,
+        (right, TAG, END): False,
+    }
+    width = world.held_out.answers.shape[1]
+    tokens = torch.tensor([[*answer, *[PAD] * (width - len(answer))] for answer in answers])
+    assert is_right(tokens, PromptBatch.of(world.held_out, [row] * len(answers))).tolist() == list(answers.values())
+
+
+def test_the_share_of_a_chain_that_is_right_is_partial_credit() -> None:
+    world = make_world(LUCKY["partial"], 0)
+    batch = PromptBatch.of(world.train, np.arange(len(world.train)))
+
+    class Says(AnswerModel):
+        def sample(self, prompts: PromptBatch, generator: torch.Generator) -> torch.Tensor:
+            """The right chain but for its first symbol, and a wrong class."""
+            tokens = prompts.answers.clone()
+            tokens[:, 0] = (tokens[:, 0] + 1) % NUM_SYMBOLS
+            at = prompts.length.unsqueeze(1)
+            return tokens.scatter(1, at, (tokens.gather(1, at) + 1) % 4)
+
+        def token_log_probs(self, prompts: PromptBatch, tokens: torch.Tensor) -> torch.Tensor:
+            raise NotImplementedError
+
+    answers = sample(Says(), batch, torch.Generator(), world.task)
+    assert not answers.right.any()
+    expected = 0.5 * (batch.length - 1) / batch.length
+    assert answers.scores.tolist() == pytest.approx(expected.tolist())
+
+
+def test_labels_that_nothing_meets() -> None:
+    world = make_world(LUCKY["labels"], 0)
+    batch = PromptBatch.of(world.train)
+    right = is_right(torch.where(batch.answers == FREE, 0, batch.answers), batch).numpy()
+    assert not right[~world.solvable].any() and right[world.solvable].all()
+
+
+def test_measures_of_an_untrained_model() -> None:
+    world = make_world(LUCKY["luck2"], 0)
+    (found, counts), (again, _) = (measured(model_of(world), world) for _ in range(2))
+    assert found == again
+    assert found["right"] == pytest.approx(counts.mean() / ANSWERS)
+    parts = on_hardest(counts, counts)
+    assert parts["right_hard"] < found["right"] < parts["right_rest"]
+    assert found["right"] <= found["pass8"] <= found["pass32"] <= 1.0
+    assert found["working"] < found["right"] and 0.0 < found["luck"] < 0.6
+    assert found["pass32"] * 512 == pytest.approx(round(found["pass32"] * 512)), f"of {ANSWERS} answers"
+
+
+# -- the baseline of least noise --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_factor_is_that_of_least_noise(seed: int) -> None:
+    """By enumeration: of three prompts with four answers each, and of all multiples of the prediction."""
+    rng = np.random.default_rng(seed)
+    logits = torch.from_numpy(rng.normal(size=(3, 4)))
+    policy, right = logits.softmax(dim=1).numpy(), rng.random((3, 4)) < 0.5
+    right[:, 0] = True
+    rates = (policy * right).sum(axis=1)
+    # One token and its logits: the squared norm of the score is |e_y - pi|^2.
+    norms = 1.0 - 2.0 * policy + (policy**2).sum(axis=1, keepdims=True)
+
+    def noise(factor: float) -> float:
+        return float((policy * norms * (right - factor * rates[:, None]) ** 2).sum())
+
+    factor = LeastNoiseFactor()
+    # Every answer as often as the policy says it.
+    counts = np.round(policy * 1e5).astype(int).ravel()
+    factor.observe(
+        np.repeat(norms.ravel(), counts), np.repeat(right.ravel(), counts), np.repeat(np.repeat(rates, 4), counts)
+    )
+    best = min(np.linspace(0.0, 1.5, 3001), key=noise)
+    assert factor.value == pytest.approx(best, abs=1e-3)
+
+
+def test_certain_answers_have_no_norm() -> None:
+    probabilities = torch.tensor([[1.0, 1.0], [0.5, 1.0], [0.1, 0.2]])
+    assert score_norms(probabilities.log()).tolist() == pytest.approx([0.0, 0.25, 0.81 + 0.64])
+
+
+def test_the_factor_is_that_of_the_steps_before() -> None:
+    factor = LeastNoiseFactor()
+    assert factor.value == 1.0
+    for rewards in itertools.repeat(np.zeros(4), 3):
+        factor.observe(np.ones(4), rewards, np.full(4, 0.5))
+    assert factor.value == 0.0
