@@ -136,6 +136,7 @@ def test_reasoning_gym_verifiers_accept_wrapped_answers(task: str) -> None:
     assert reasoning_answers.grade(" ", label).cause == "no answer"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["prime_factorization", "game_of_life", "boxnet"])
 def test_unreadable_answer_is_wrong(task: str) -> None:
     label = entry(task)
