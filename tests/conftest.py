@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib.util
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -35,6 +36,9 @@ if importlib.util.find_spec("flash_attn") is None:
 gc.disable()
 
 
+KEPT_LOGGERS = {"openrlhf_ada", "ray", "openrlhf", "py"}
+
+
 def loaded() -> set[str]:
     return {"torch", "ray", "vllm"} & sys.modules.keys()
 
@@ -43,6 +47,13 @@ def pytest_collection_finish() -> None:
     assert not LOADS_NO_STACK or not loaded(), f"a file loads {loaded()}: it belongs to STACK in the Makefile"
     gc.freeze()
     gc.enable()
+    if "torch" in sys.modules:
+        # Tensors here are tiny: a second thread only waits, and on a busy machine it waits long.
+        sys.modules["torch"].set_num_threads(1)
+    # pytest visits every listed logger six times a test: torch and vLLM have a thousand, which work unlisted as well.
+    listed = logging.root.manager.loggerDict
+    for name in [name for name in listed if name.partition(".")[0] not in KEPT_LOGGERS]:
+        del listed[name]
 
 
 @pytest.fixture(autouse=True, scope="module")

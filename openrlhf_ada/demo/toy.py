@@ -63,10 +63,8 @@ def write_toy_data(out_dir: Path, *, num_train: int, num_heldout: int, seed: int
 
 
 def expected_pass_rate(total: int) -> float:
-    """Share of right answers that the warm start shows for a sum of `total`: from 0.96 (0) down to 0.16 (38).
-
-    The model comes out a little lower: between 0.05 and 0.85, and about 0.4 on average.
-    """
+    """Share of right answers that the warm start shows for a sum of `total`: from 0.96 (0) down to 0.16 (38). A model
+    comes out a little lower: between 0.05 and 0.85, and about 0.4 on average."""
     return 0.15 + 0.82 / (1 + math.exp((total - 18) / 4))
 
 

@@ -141,12 +141,8 @@ def answered(
     same: Callable[[str], str] | None = None,
 ) -> tuple[list[Answered], int]:
     """The answers by problem, in the order of `problems` (ids), and the number of answers without a score, which are
-    left out.
-
-    Args:
-        right_above: an answer is right if its score is greater.
-        same: extracted answer -> its name; answers of the same name are the same. None: answers are not compared.
-    """
+    left out. An answer is right if its score is greater than `right_above`; `same`: from an extracted answer to a name
+    that the same answers share, None where they are not compared."""
     groups: dict[str, list[AnswerRow]] = {problem: [] for problem in problems}
     rows = [row for row in rows if row.problem in groups]
     for row in sorted(rows, key=lambda row: row.index):

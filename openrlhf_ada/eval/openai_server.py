@@ -98,7 +98,10 @@ class OpenAIServer:
         refuses such requests, NoReplyError where no attempt had a usable reply."""
         import openai
 
-        request = self._request(prompt, seed)
+        content = {"messages": prompt} if self.chat else {"prompt": prompt}
+        # Not every server takes more than 31 bits.
+        seeds = {"seed": seed & 0x7FFFFFFF} if self._sends_seeds else {}
+        request = {"model": self.model, **content, **self.parameters, **seeds}
         try:
             async with asyncio.timeout(self.timeout_s):
                 return self._read(await self._client.post(self.path, cast_to=str, body=request))
@@ -114,12 +117,6 @@ class OpenAIServer:
             elif status in (400, 422) and self._adapts(request, said):
                 return await self.reply(prompt, seed)
             raise ServerError(self._refusal(error)) from error
-
-    def _request(self, prompt: Any, seed: int) -> dict[str, Any]:
-        content = {"messages": prompt} if self.chat else {"prompt": prompt}
-        # Not every server takes more than 31 bits.
-        seeds = {"seed": seed & 0x7FFFFFFF} if self._sends_seeds else {}
-        return {"model": self.model, **content, **self.parameters, **seeds}
 
     def _adapts(self, request: Mapping[str, Any], said: str) -> bool:
         """Can the same be asked in the words of this server? Only where that changes no answer's distribution."""

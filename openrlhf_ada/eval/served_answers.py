@@ -21,12 +21,7 @@ GIVE_UP_AFTER = 20
 
 class Grader:
     """Grades answers as an engine would: our rewards in processes with limits, others as OpenRLHF asks them. A context
-    manager.
-
-    Args:
-        reward: a grader of labels, a file, or URLs separated by commas.
-        timeout_s: limit for rewards that are not ours.
-    """
+    manager. `reward`: a grader of labels, a file, or URLs with commas; `timeout_s`: for rewards that are not ours."""
 
     def __init__(self, reward: str, grading: Grading, timeout_s: float) -> None:
         self._timeout_s = timeout_s

@@ -17,12 +17,8 @@ LINES_EVERY_S = 10.0
 
 
 class Counting:
-    """A context manager. `phase` and `count` begin something, `advance` counts; callable from any thread.
-
-    Args:
-        stream: where to write; standard error if None.
-        clock: seconds, monotonic.
-    """
+    """A context manager. `phase` and `count` begin something, `advance` counts; callable from any thread. `stream`:
+    where to write, standard error if None; `clock`: monotonic seconds."""
 
     def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

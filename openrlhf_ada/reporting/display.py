@@ -17,11 +17,8 @@ REFRESH_PER_S = 4
 
 class Display:
     """Lines, and on a terminal (`is_live`) one more at the bottom, which disappears at the end. What others print
-    meanwhile goes above it: through `Output` where the stream is one, else by rich's own means.
-
-    Args:
-        status: the live line. It is asked again and again, so that seconds go on counting.
-    """
+    meanwhile goes above it: through `Output` where the stream is one, else by rich's own means. `status`: the live
+    line, which is asked again and again, so that seconds go on counting."""
 
     def __init__(self, stream: TextIO, status: Callable[[], str]) -> None:
         self._stream = stream

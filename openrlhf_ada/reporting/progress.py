@@ -35,9 +35,7 @@ class ProgressView:
     - "step" (step, max_steps, metrics), "eval" (step, accuracy, ci95, which may be None), "note" (text).
     - "done" (run_dir): the run is over.
 
-    Args:
-        stream: where to write; standard error if None.
-        clock: seconds, monotonic.
+    `stream`: where to write, standard error if None; `clock`: monotonic seconds.
     """
 
     def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:

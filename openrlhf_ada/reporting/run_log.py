@@ -147,13 +147,8 @@ class RunLog:
         self._last_step = step
 
     def log_evaluation(self, step: int, metrics: Mapping[str, object]) -> None:
-        """Append one evaluation of the policy after `step` training steps (0: before training).
-
-        Args:
-            metrics: at least "eval/accuracy"; `eval.held_out.evaluation_metrics` makes them.
-
-        Raises ValueError: a value of ours is not finite.
-        """
+        """Append one evaluation of the policy after `step` training steps (0: before training). `metrics`: of
+        `eval.held_out.evaluation_metrics`. Raises ValueError where a value of ours is not finite."""
         self._append_metrics(step, metrics)
 
     def log_samples(self, step: int, rows: Iterable[Row]) -> None:

@@ -63,12 +63,8 @@ def waited_for(processes: Sequence[Process]) -> list[Process]:
 
 
 class Silence:
-    """Told what all processes do every few seconds; says what is due.
-
-    Args:
-        silence_s, dead_after_s: --ada_silence and --ada_dead_after.
-        engine_s: how long engines have at least, since they have limits of their own.
-    """
+    """Told what all processes do every few seconds; says what is due. `silence_s`, `dead_after_s`: --ada_silence and
+    --ada_dead_after; `engine_s`: how long engines have at least, since they have limits of their own."""
 
     def __init__(
         self, silence_s: float, dead_after_s: float, engine_s: float, clock: Callable[[], float] = monotonic

@@ -23,11 +23,7 @@ GIT_S = 10.0
 
 def record_start(run_dir: Path, command: Sequence[str], gpus: Sequence[str]) -> None:
     """Add this start to the run directory, which is created. Nothing of the environment is in it, and no secret.
-
-    Args:
-        command: as a user would type it.
-        gpus: names of this machine's.
-    """
+    `command`: as a user would type it; `gpus`: names of this machine's."""
     entry: dict[str, Any] = {
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "command": shlex.join(redact_words(command)),

@@ -10,11 +10,7 @@ HOST_SAMPLE = "generated_samples"
 
 
 class Trackers:
-    """In the place of OpenRLHF's loggers: it calls `log_train`, `log_eval` and `close`.
-
-    Args:
-        wandb, tensorboard: OpenRLHF's loggers, or None.
-    """
+    """In the place of OpenRLHF's loggers, `wandb` and `tensorboard`: it calls `log_train`, `log_eval` and `close`."""
 
     def __init__(self, wandb: Any = None, tensorboard: Any = None) -> None:
         self._wandb, self._tensorboard = wandb, tensorboard

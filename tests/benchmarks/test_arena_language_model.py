@@ -29,12 +29,6 @@ from openrlhf_ada.trainer.training_step import advantage_factors
 TASK = TASKS["graded"]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> None:
-    """Tensors here are tiny: a second thread only waits."""
-    torch.set_num_threads(1)
-
-
 @pytest.fixture(scope="module")
 def world() -> World:
     return make_world(TASK, 0)

@@ -18,12 +18,6 @@ from benchmarks.arena.weights import ENUMERATED
 SMALL = "graded"
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> None:
-    """Tensors here are tiny: a second thread only waits."""
-    torch.set_num_threads(1)
-
-
 def model_of(task: str, seed: int = 0) -> ChainModel:
     torch.manual_seed(seed)
     return ChainModel(TASKS[task].num_functions, max(TASKS[task].lengths))

@@ -43,7 +43,6 @@ class Trap:
 
 @pytest.fixture(scope="module")
 def trap() -> Iterator[Trap]:
-    torch.set_num_threads(1)
     task = Task("trap", "", (0.3, 0.7), {2: 1.0}, num_functions=FUNCTIONS, num_train=128, num_held_out=32)
     world = make_world(task, 0)
     world = replace(world, skills=np.where(np.arange(FUNCTIONS) < HARD, 0.3, 0.7))

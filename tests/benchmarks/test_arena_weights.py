@@ -38,7 +38,6 @@ class Frozen(Learner):
 
 @cache
 def started() -> tuple[World, dict[str, torch.Tensor]]:
-    torch.set_num_threads(1)
     world = make_world(TASKS["graded"], 0)
     return world, warm_start(world, 0)
 

@@ -57,11 +57,3 @@ class HostSource:
 @pytest.fixture(scope="session")
 def host_source() -> HostSource:
     return HostSource()
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> None:
-    """Tensors here are tiny: a second thread only waits, and on a busy machine it waits long."""
-    import torch
-
-    torch.set_num_threads(1)

@@ -30,6 +30,7 @@ def write(folder: Path) -> None:
     (folder / "weights.pt").write_text(folder.name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep", [1, 2, 3])
 @pytest.mark.parametrize("seed", range(5))
 def test_kept_are_those_that_openrlhf_keeps(

@@ -138,6 +138,7 @@ def computed_tokens(actor: host_actor.Actor) -> list[int]:
     return seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", MERGED)
 @pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3"])
 def test_shared_prompts_keep_log_probs_and_gradients(name: str, case: str) -> None:

@@ -29,6 +29,8 @@ from shared_start import (
     runs_are_forked,
 )
 
+pytestmark = pytest.mark.slow
+
 WAIT_S = 60.0
 IS_FORKED = f"import os; print(os.environ.get({FORKED_VARIABLE!r}) == str(os.getpid()))"
 
@@ -106,7 +108,6 @@ def test_environment_is_the_callers(python: str) -> None:
     assert {name: value for name, value in ours.items() if name in plain} == plain
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "forked"),
     [
@@ -120,7 +121,6 @@ def test_environment_decides_whether_imports_are_shared(python: str, changes: di
     assert outputs(python, "-c", IS_FORKED, env=changes) == f"{forked}\n"
 
 
-@pytest.mark.slow
 def test_variable_read_while_importing_is_compared(tmp_path: Path) -> None:
     (tmp_path / "reader.py").write_text("import os\nvalue = os.environ.get('ASKED_FOR')\n")
     path = {"PYTHONPATH": str(tmp_path)}
@@ -226,7 +226,6 @@ def start(python: str, before: str = "", **options: Any) -> tuple[subprocess.Pop
     return process, int(process.stdout.readline())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("number", "at_first"), [(signal.SIGTERM, signal.SIG_DFL), (signal.SIGHUP, signal.SIG_IGN)])
 def test_signals_reach_the_forked_process(python: str, number: signal.Signals, at_first: signal.Handlers) -> None:
     """Also below nohup, once the process has a handler."""
@@ -266,7 +265,6 @@ def test_forked_process_ends_with_whoever_started_it(python: str) -> None:
     until(lambda: has_ended(int(done.stdout)))
 
 
-@pytest.mark.slow
 def test_randomness_differs_from_process_to_process() -> None:
     program = (
         "import random, tempfile, os, multiprocessing, json, numpy, torch; print(json.dumps([random.random(), "
@@ -370,7 +368,6 @@ def test_runs_and_what_their_workers_get_are_forked(monkeypatch: pytest.MonkeyPa
 # -- a Ray that is shared ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_one_ray_ends_with_its_block() -> None:
     environment, before = dict(os.environ), psutil.Process().children(recursive=True)
     with one_ray():

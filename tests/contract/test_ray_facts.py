@@ -62,10 +62,6 @@ def start():
     ray.init(address="local", **few)
 
 told = {}
-try:
-    start()
-except ValueError as error:
-    told["refused"] = str(error)
 handler = signal.signal(signal.SIGTERM, print)
 with started_apart(), hidden_as_slots(2):
     # Ray's core has a handler of its own, which is below Python's.
@@ -107,6 +103,10 @@ try:
 except EngineLostError as error:
     told["starts"].append(str(error))
 ray.shutdown()
+try:
+    start()
+except ValueError as error:
+    told["refused"] = str(error)
 print("\\n" + json.dumps(told))
 """
 

@@ -29,6 +29,7 @@ EXPERTS: dict[str, dict[str, Any]] = {
 """Families of mixtures of experts. On real engines: tests/e2e/test_experts.py."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adapts", [False, True])
 @pytest.mark.parametrize("family", EXPERTS)
 def test_experts_are_sent_as_save_pretrained_writes_them(family: str, adapts: bool, tmp_path: Path) -> None:

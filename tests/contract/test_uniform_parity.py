@@ -128,6 +128,7 @@ def assert_equal(theirs: list[Experience], ours: list[Experience], *names: str) 
         torch.testing.assert_close(b.info["return"], a.info["return"], rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kl_coef", [0.0, 0.05])
 @pytest.mark.parametrize("n", [2, 4, 8])
 @pytest.mark.parametrize("estimator", ["group_norm", "dr_grpo", "rloo"])

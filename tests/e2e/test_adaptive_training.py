@@ -28,7 +28,7 @@ FLAGS: dict[str, Any] = {
     "ada_wave": 4,
     "ada_max_samples": 16,
     "data__max_samples": 192,
-    "actor__adam__lr": 1e-3,
+    "train__num_episodes": 2,
 }
 EVALUATION = {"eval__temperature": 1.0, "eval__n_samples_per_prompt": 8, "ada_eval_ends": True}
 
@@ -123,7 +123,7 @@ def looks(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> Looks:
         flags = toy_flags(toy, looks.run, **FLAGS)
         killed = Interruption(signal.SIGKILL, -signal.SIGKILL, forked=False)
         before = log_of_forks().read_text()
-        interrupt(flags, "step  1/12", killed, looks)
+        interrupt(flags, "step  1/24", killed, looks)
         assert log_of_forks().read_text() == before, "none was forked"
     return looks
 
@@ -133,12 +133,12 @@ def test_balance_with_grpo_learns_and_reports(trained: Trained) -> None:
     check_start(trained.said)
     check_ledger(run, batch_size=16, group_size=4, cap=16)
     steps = steps_of(run)
-    assert [row["step"] for row in steps] == list(range(1, 13))
-    first, last = steps[:4], steps[-4:]
-    right = [sum(row["ada/first_wave_metric_mean"] for row in part) / 4 for part in (first, last)]
+    assert [row["step"] for row in steps] == list(range(1, 25))
+    first, last = steps[:6], steps[-6:]
+    right = [sum(row["ada/first_wave_metric_mean"] for row in part) / 6 for part in (first, last)]
     assert right[1] > right[0] + 0.1
     evaluations = [row for row in read_jsonl(run / "metrics.jsonl") if "eval/accuracy" in row]
-    assert [row["step"] for row in evaluations] == [0, 12]
+    assert [row["step"] for row in evaluations] == [0, 24]
     assert evaluations[1]["eval/accuracy"] > evaluations[0]["eval/accuracy"] + evaluations[0]["eval/ci95"]
     signal = sum(row["ada/signal_share"] for row in steps)
     assert signal > sum(row["ada/signal_share_uniform"] for row in steps)

@@ -79,6 +79,7 @@ def test_answers_are_as_long_as_is_said(tmp_path: Path, engine: Path) -> None:
     assert plan["tokens"] / plan["rollouts"] == pytest.approx(100, rel=0.02)
 
 
+@pytest.mark.slow
 def test_a_prepared_data_set_gives_pass_rates_and_lengths(tmp_path: Path, engine: Path) -> None:
     """Half never right and half always: with little shrinkage, hardly a group has both outcomes."""
     rows = [{"ada_draws": 1000, "ada_positives": 1000 * (i % 2), "mean_tokens": 20.0} for i in range(40)]
@@ -180,6 +181,7 @@ def test_chosen_prompts_have_more_signal_and_a_split_its_budget(tmp_path: Path, 
     assert chosen["signal"] > split["signal"] + 0.02
 
 
+@pytest.mark.slow
 def test_what_is_recommended_says_on_which_evidence(tmp_path: Path, engine: Path, capsys: Any) -> None:
     names = ("reinforce-ada-balance", "uniform-8", "spo-n2", "grpo")
     argv = ("--methods", ",".join(names), "--engine", str(engine), "--prompts", "32", "--max_tokens", "20")
@@ -258,6 +260,7 @@ def test_rows_that_were_never_sampled_are_said(tmp_path: Path, capsys: pytest.Ca
     assert "has no row with an answer (ada_draws)" in fails(capsys, str(data), "--methods", "grpo")
 
 
+@pytest.mark.slow
 def test_one_line_says_what_comes_where_no_terminal_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -252,6 +252,7 @@ def test_critic_without_a_finite_value_is_an_error(value: float | None) -> None:
 # -- stopping and going on --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("critic", [False, True])
 def test_resumed_equals_never_stopped(critic: bool) -> None:
     """Same predictions, same numbers of rollouts, same state, to the bit."""

@@ -75,6 +75,7 @@ def test_ppo_stratum_is_f_prime_times_mean_reward_gradient(chances: Floats, obje
     assert expected_update(policy, chances, in_ppo=True) == pytest.approx(expected, abs=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chances", POLICIES, ids=str)
 def test_linear_stratum_is_gradient_of_mean_reward(chances: Floats) -> None:
     """Of pools whose size no outcome decides."""

@@ -114,6 +114,7 @@ def test_known_counts_order_prompts() -> None:
     assert low < unseen < high
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_predicts_an_improving_policy_better_than_counts(seed: int) -> None:
     """Ease N(0, 4), ability from -2 to 2 over 200 steps of 32 prompts of 512, one rollout each: 12 visits of each."""

@@ -31,6 +31,7 @@ def slow_stop(outcomes: Sequence[int], *, k_pos: int, k_neg: int, n: int, wave: 
     return len(outcomes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("k_pos", "k_neg"), [(1, 0), (1, 1), (2, 1), (2, 2)], ids=["pos", "1+1", "2+1", "2+2"])
 def test_stops_where_the_slow_reference_stops(k_pos: int, k_neg: int) -> None:
     """Every outcome string up to a cap of 6, every M (above the cap too) and every n."""

@@ -520,6 +520,7 @@ def test_train(case: str, train: Callable[[Path], list[tuple[Any, Any]]], tmp_pa
     check(outcome(train, path), expected, path, "--data.prompt_dataset")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", FILES)
 def test_eval(case: str, tmp_path: Path) -> None:
     make, expected = FILES[case]

@@ -134,6 +134,7 @@ logger: logging_steps use_tensorboard wandb_org wandb_group wandb_project wandb_
 """Flat flags of OpenRLHF 0.8 by the section in which they are now, but for those in the page's table."""
 
 
+@pytest.mark.slow
 def test_the_error_names_the_section_of_a_flat_name(capsys: pytest.CaptureFixture[str]) -> None:
     for line in NAMED_BY_THE_ERROR.split("\n")[1:-1]:
         section_of, _, names = line.partition(": ")

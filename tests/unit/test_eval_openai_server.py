@@ -19,6 +19,8 @@ from openrlhf_ada.eval.openai_server import NoReplyError, OpenAIServer, Reply, S
 from openrlhf_ada.eval.served_answers import Grader, sample_from_server
 from openrlhf_ada.reward.reward_function import Grading
 
+pytestmark = pytest.mark.slow
+
 KEY = "sk-a-key-that-nobody-may-see"
 PARAMETERS = {"temperature": 0.7, "max_tokens": 9}
 
@@ -253,7 +255,6 @@ def test_a_server_that_is_lost_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(stand_in.requests) < 20
 
 
-@pytest.mark.slow
 def test_a_reward_file_grades_as_with_engines(tmp_path: Any) -> None:
     file = tmp_path / "reward.py"
     file.write_text(

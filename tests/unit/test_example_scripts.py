@@ -66,6 +66,7 @@ def test_the_command_is_right_and_every_flag_has_an_effect(script: str, device: 
     assert args.ds.packing_samples and args.train.dynamic_batch_enable
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", TRAINING)
 def test_variables_and_arguments_win(script: str) -> None:
     variables = {"MODEL": "/models/mine", "RUN_DIR": "/runs/a b", "ADA_MODE": "seq", "GPUS": "4", "MAX_LEN": "999"}
@@ -223,6 +224,7 @@ def test_script_is_submitted_to_a_cluster() -> None:
     assert done.returncode == 2 and "RUN_DIR is runs/a" in done.stderr, "Ray deletes the job's folder"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", TRAINING)
 def test_adaptive_groups_are_not_divided_by_std(script: str) -> None:
     """`group_norm` would weigh prompts of adaptive groups 20 to 1; the published setting is r - b."""

@@ -159,6 +159,7 @@ def test_operators_of_the_programs_classes_are_marked() -> None:
     assert graded(vector.replace("+ o.x", ""), label).score == 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "tests"),
     [

@@ -59,6 +59,7 @@ def test_shaping_is_added_to_reward_not_score(poisoned: PooledReward) -> None:
     assert result["rewards"].tolist() == [1.25, 0.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("poison", "cause"), [("spin", r"time limit \(0.5 s\)"), ("raise", "KeyError: 'x'")])
 def test_without_a_score_there_is_no_reward_at_all(poisoned: PooledReward, poison: str, cause: str) -> None:
     with pytest.raises(NoScoreError, match=cause):
@@ -135,6 +136,7 @@ def test_reasoning_gym_verifiers_accept_wrapped_answers(task: str) -> None:
     assert reasoning_answers.grade(" ", label).cause == "no answer"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["prime_factorization", "game_of_life", "boxnet"])
 def test_unreadable_answer_is_wrong(task: str) -> None:
     label = entry(task)

@@ -197,7 +197,7 @@ COSTLY = [
 @pytest.mark.parametrize("label", ["42", "x+1"])
 def test_costly_answers_are_wrong(label: str) -> None:
     """A policy must not be able to escape a zero by what is costly to evaluate."""
-    pool = GraderPool("openrlhf_ada.reward.mathematics:grade", GradingLimits(0.5, 1024), 2)
+    pool = GraderPool("openrlhf_ada.reward.mathematics:grade", GradingLimits(1.0, 1024), 2)
     with pool, ThreadPoolExecutor(2) as threads:
         answers = [rf"\boxed{{{answer}}}" for answer in COSTLY]
         grades = dict(zip(COSTLY, threads.map(lambda answer: pool.grade(answer, label), answers), strict=True))
@@ -208,7 +208,7 @@ def test_costly_answers_are_wrong(label: str) -> None:
 
 @pytest.mark.slow
 def test_a_costly_label_is_no_fault_of_the_answer() -> None:
-    with GraderPool("openrlhf_ada.reward.mathematics:grade", GradingLimits(1.0, 1024), 1) as pool:
+    with GraderPool("openrlhf_ada.reward.mathematics:grade", GradingLimits(2.0, 1024), 1) as pool:
         assert pool.grade(r"\boxed{4}", "e^{e^{e^{e^{e}}}} + 1").score is None
 
 

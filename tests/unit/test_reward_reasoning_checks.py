@@ -69,6 +69,7 @@ def test_no_task_takes_garbage_or_its_prompt_for_an_answer() -> None:
 # -- own rules ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("expected", ["True", "False"])
 def test_a_game_halts_or_does_not(expected: str) -> None:
     entry = {"question": "", "answer": expected, "metadata": {"source_dataset": "game_of_life_halting"}}

@@ -77,6 +77,7 @@ def test_resume_from_any_step_equals_uninterrupted_run(name: str, rows: int, epi
         assert [content(s) for s in rest] == [content(s) for s in whole[cut:]], f"stopped after step {cut}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FLAGS)
 def test_no_step_has_a_prompt_twice(name: str) -> None:
     for step in train(make_generator(name, 9, candidates=4, episodes=4), INITIAL_STATES):

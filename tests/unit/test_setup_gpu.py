@@ -101,6 +101,7 @@ def test_another_environment_than_that_of_a_cpu(machine: Machine) -> None:
     assert done.returncode == 1 and f"{machine.venv} has torch's build for CPUs" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("release", ["", "12.8"])
 def test_compilers_are_looked_for_before_anything_is_downloaded(machine: Machine, release: str) -> None:
     write_lock(machine)

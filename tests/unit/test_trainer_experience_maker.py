@@ -110,6 +110,7 @@ rewards_of_a_pool = st.lists(st.sampled_from([0.0, 0.1, 0.3, 0.35, 1 / 3, 1.0]),
 batches = st.lists(rewards_of_a_pool, min_size=1, max_size=4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("estimator", UNSCALED)
 @settings(max_examples=25)
 @given(pools=batches, micro_batch=st.integers(1, 9), data=st.data())

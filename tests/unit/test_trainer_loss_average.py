@@ -343,6 +343,7 @@ WEIGHTS = [  # sampling, loss, kind, weights at pass rates .1, .9 relative to th
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("policy", "loss", "kind", "expected"),
     WEIGHTS,
