@@ -12,7 +12,7 @@ import pytest
 from openrlhf_ada.core.batches import BatchPlan, thinned
 from openrlhf_ada.core.types import TrainingGroup
 
-GRID = list(itertools.product((1, 2, 4), (2, 4), (2, 4, 8, 16), (1, 3, 8), (1, 2, 3)))
+GRID = list(itertools.product((2, 4), (2, 4, 8, 16), (1, 3, 8), (1, 2, 3)))
 
 
 def equal_shares(rollouts: int, micro: int, processes: int) -> bool:
@@ -23,16 +23,14 @@ def equal_shares(rollouts: int, micro: int, processes: int) -> bool:
     return len(shares) == 1
 
 
-@pytest.mark.parametrize("sizes", GRID, ids=str)
-def test_trainable_is_the_largest_number_that_loses_nothing(sizes: tuple[int, int, int, int, int]) -> None:
-    prompts, group, batch, micro, processes = sizes
-    plan = BatchPlan(prompts, group, batch, micro, processes)
-    for available in range(12):
-        chosen = plan.trainable(available)
-        fits = [
-            n for n in range(available + 1) if n * group % batch == 0 and equal_shares(n * group, micro, processes)
-        ]
-        assert chosen == max(fits)
+@pytest.mark.parametrize("prompts", [1, 2, 4])
+def test_trainable_is_the_largest_number_that_loses_nothing(prompts: int) -> None:
+    for group, batch, micro, processes in GRID:
+        plan = BatchPlan(prompts, group, batch, micro, processes)
+        for available in range(12):
+            whole = (n for n in range(available + 1) if n * group % batch == 0)
+            fits = [n for n in whole if equal_shares(n * group, micro, processes)]
+            assert plan.trainable(available) == max(fits), plan
 
 
 def test_steps_count_full_batches_and_trainable_rest() -> None:

@@ -83,8 +83,13 @@ def test_pools_are_those_of_prime_rl() -> None:
 # -- runs of one outcome ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("visits_of_row", list(itertools.product([(0, 0), (1, 0), (1, 1)], repeat=4)))
-def test_run_counts_the_last_visits_of_one_outcome(visits_of_row: Sequence[Sequence[int]]) -> None:
+@pytest.mark.parametrize("last", [(0, 0), (1, 0), (1, 1)])
+def test_run_counts_the_last_visits_of_one_outcome(last: Sequence[int]) -> None:
+    for before in itertools.product([(0, 0), (1, 0), (1, 1)], repeat=3):
+        check_run([*before, last])
+
+
+def check_run(visits_of_row: Sequence[Sequence[int]]) -> None:
     visits = VisitHistory(0.5)
     for step, outcomes in enumerate(visits_of_row):
         visits.observe([pool_of(5, outcomes)] if step % 2 else [pool_of(5, outcomes), pool_of(1, [1, 0])])

@@ -17,11 +17,10 @@ NOUNS = (
 FRAMES = ("The answer is 540 {}.", "**540 {}**", "#### 540 {}", "So there are **540 {}** left.", "Answer: 540 {}")
 
 
-@pytest.mark.parametrize("noun", NOUNS)
 @pytest.mark.parametrize("frame", FRAMES)
-def test_a_number_may_be_followed_by_its_noun(frame: str, noun: str) -> None:
-    assert grade(frame.format(noun), "540").score == 1.0
-    assert grade(frame.format(noun), "54").score == 0.0
+def test_a_number_may_be_followed_by_its_noun(frame: str) -> None:
+    scores = {noun: [grade(frame.format(noun), label).score for label in ("540", "54")] for noun in NOUNS}
+    assert not {noun for noun, found in scores.items() if found != [1.0, 0.0]}
 
 
 SAME = [
