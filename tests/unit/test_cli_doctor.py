@@ -35,6 +35,7 @@ def look(words: Sequence[str]) -> list[Finding]:
 # -- flags ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_whole_training_is_checked_as_at_its_start(argv_with: Argv, valid_flags: dict[str, str | None]) -> None:
     *notes, last = look(argv_with(CPU))
     assert last.level == OK and "mode seq" in last.what and "GPU slots" in last.what
@@ -63,6 +64,7 @@ def test_a_folder_without_weights_is_no_model(argv_with: Argv, valid_flags: dict
     assert finding.level == ERROR and "--actor.model_name_or_path" in finding.what
 
 
+@pytest.mark.slow
 def test_a_reward_without_scores_says_why(argv_with: Argv, tmp_path: Path) -> None:
     file = tmp_path / "own.py"
     file.write_text("def grade(response, label):\n    raise RuntimeError('no such table')\n")
@@ -70,6 +72,7 @@ def test_a_reward_without_scores_says_why(argv_with: Argv, tmp_path: Path) -> No
     assert finding.level == ERROR and "no such table" in finding.what
 
 
+@pytest.mark.slow
 def test_rows_that_contradict_each_other_are_a_warning(argv_with: Argv, tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     pairs = [("1+2=", "3"), ("1+2=", "4"), ("2+2=", "4"), ("2+2=", "04")]
@@ -79,6 +82,7 @@ def test_rows_that_contradict_each_other_are_a_warning(argv_with: Argv, tmp_path
     assert any("2 of 4 rows" in what and "line 1" in what for what in warnings)
 
 
+@pytest.mark.slow
 def test_a_run_that_needs_more_gpus_is_told(argv_with: Argv, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(train_ppo_ray, "check_surroundings", lambda args: None)
     monkeypatch.setattr(without_gpu, "is_needed", lambda: False)

@@ -65,6 +65,7 @@ def test_running_trainer_does_not_block_the_reader(monkeypatch: pytest.MonkeyPat
     assert not reader.is_alive() and shown
 
 
+@pytest.mark.slow
 def test_a_queue_that_does_not_answer_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its process may be stopped; the call would go on for ever."""
     monkeypatch.setattr(EventReader, "DRAIN_S", 0.1)

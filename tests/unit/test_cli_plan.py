@@ -49,6 +49,7 @@ def fails(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
     return capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_uniform_sampling_has_the_signal_of_its_pass_rates(tmp_path: Path, engine: Path) -> None:
     """Under Beta(1, 1), 4 rollouts are of one outcome with 2/5; each trained token takes its time."""
     few = ("--methods", "grpo", "--beta", "1,1", "--engine", str(engine), "--prompts", "400", "--max_tokens", "40")
@@ -71,6 +72,7 @@ def test_two_passes_train_every_token_twice(tmp_path: Path, engine: Path) -> Non
     assert plan["weights"][0] > 1 > plan["weights"][1]
 
 
+@pytest.mark.slow
 def test_answers_are_as_long_as_is_said(tmp_path: Path, engine: Path) -> None:
     argv = ("--methods", "grpo", "--engine", str(engine), "--prompts", "512")
     plan = planned(tmp_path, *argv, "--tokens", "9000")["grpo"]
@@ -174,6 +176,7 @@ def with_mode(run: Path, mode: str) -> None:
     config.write_text(config.read_text().replace('"mode": "seq"', f'"mode": {mode}'))
 
 
+@pytest.mark.slow
 def test_chosen_prompts_have_more_signal_and_a_split_its_budget(tmp_path: Path, engine: Path) -> None:
     argv = ("--methods", "prime-rl-pools,vip", "--engine", str(engine), "--prompts", "64", "--max_tokens", "8")
     chosen, split = planned(tmp_path, *argv).values()
@@ -254,6 +257,7 @@ def test_a_run_without_a_sampled_step_is_refused(run_dir: Path, row: str, capsys
     assert str(run_dir) in said and "--ada_mode seq" in said
 
 
+@pytest.mark.slow
 def test_rows_that_were_never_sampled_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = tmp_path / "none.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"ada_draws": [0], "ada_positives": [0]}), data)

@@ -23,6 +23,7 @@ def error_of(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     return shown.err
 
 
+@pytest.mark.slow
 def test_one_run_gets_its_page_and_several_one_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

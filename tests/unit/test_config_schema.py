@@ -211,6 +211,7 @@ def test_run_dir_is_the_flag_or_the_runs_name_made_safe() -> None:
     assert AdaConfig().resolved_run_dir("ppo_1121T10:53") == Path("runs/ppo_1121T10-53")
 
 
+@pytest.mark.slow
 def test_no_flag_is_dead() -> None:
     """Every field is read by somebody, under one of the names that settings have."""
     read: set[str] = set()

@@ -32,6 +32,7 @@ def bounded_quota(u: list[float], budget: int, low: int, high: int) -> np.ndarra
 small = st.lists(st.floats(0.05, 20), min_size=1, max_size=4)
 
 
+@pytest.mark.slow
 @given(small, st.integers(0, 2), st.integers(0, 4), st.data())
 def test_no_integer_split_is_nearer_to_proportional(u: list[float], low: int, width: int, data: st.DataObject) -> None:
     high = low + width

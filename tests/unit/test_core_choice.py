@@ -271,6 +271,7 @@ def test_no_prompt_waits_much_longer_than_20_epochs(candidates: int, hopeless: f
     assert longest_wait(candidates, hopeless) <= MOST_EPOCHS + 2
 
 
+@pytest.mark.slow
 def test_chance_alone_would_let_some_wait_much_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice_module, "MOST_EPOCHS", 1e9)
     assert longest_wait(4, 0.1) > 30
@@ -292,6 +293,7 @@ def test_prompts_that_become_learnable_late_are_learned() -> None:
     assert visits >= LEAST_VALUE * uniform_visits
 
 
+@pytest.mark.slow
 def test_posterior_draws_alone_would_forget_a_hopeless_prompt() -> None:
     """What the test above protects from: without a least value and fading, chances of such prompts go to 0."""
     memory = counts(half_life=1e9)

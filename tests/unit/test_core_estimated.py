@@ -80,6 +80,7 @@ def test_first_visits_are_sampled_alike() -> None:
     assert {len(pool) for pool in step.pools} == {8}
 
 
+@pytest.mark.slow
 def test_hard_prompts_get_more() -> None:
     truth = Drifting(per_100_steps=0)
     steps = run(make_policy(), truth, 80)[40:]

@@ -99,6 +99,7 @@ def test_estimates_are_pass_rates(steps: list[list[tuple[int, int, float]]]) -> 
     assert ((rates > 0) & (rates < 1)).all()
 
 
+@pytest.mark.slow
 @given(visits, visits)
 def test_saved_and_loaded_equals_never_stopped_to_the_bit(
     before: list[list[tuple[int, int, float]]], after: list[list[tuple[int, int, float]]]

@@ -124,6 +124,7 @@ def test_every_scheduler_gives_the_published_pools(case: Case, name: Any, least_
         assert scheduler.waste.surplus == scheduler.waste.stopped == Tally(), "nothing is sent that is not asked for"
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(cases(), st.sampled_from(SCHEDULERS))
 def test_every_sent_sample_is_accounted_for(case: Case, name: Any) -> None:
@@ -214,6 +215,7 @@ def test_drawn_is_kept_unused_aborted_and_caps_hold(case: Case, name: Any) -> No
     assert ledger.drawn_tokens == in_pools + scheduler.waste.total.tokens
 
 
+@pytest.mark.slow
 @given(cases(), st.sampled_from(SCHEDULERS), st.randoms())
 def test_prompts_are_independent_of_order(case: Case, name: Any, random: Any) -> None:
     together = {entry.pool.key: entry.pool.samples for entry in case.run(name)[0]}

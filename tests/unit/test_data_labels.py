@@ -39,6 +39,7 @@ def test_the_cause_is_the_graders() -> None:
     assert cause.startswith("unusable label: the label '?' ")
 
 
+@pytest.mark.slow
 def test_labels_with_a_grader_each_are_read_by_it(tmp_path: Path) -> None:
     own = tmp_path / "own.py"
     own.write_text("def grade(response, label):\n    raise ValueError('no answer')\n")

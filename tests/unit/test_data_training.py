@@ -251,6 +251,7 @@ REAL: dict[str, tuple[dict[str, Any], str, str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REAL)
 def test_data_sets_of_the_field_are_trained_on_as_they_are(
     prepare: Callable[[Flags], Prepared], tmp_path: Path, name: str

@@ -212,6 +212,7 @@ def test_a_cluster_that_does_not_answer(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert finding.level == ERROR and "no Ray answers there" in finding.what
 
 
+@pytest.mark.slow
 def test_a_ray_that_does_not_start_says_why() -> None:
     finding = try_ray((sys.executable, "-c", "print('start'); raise SystemExit('no room for the object store')"))
     assert finding.level == ERROR and "no room for the object store" in finding.what

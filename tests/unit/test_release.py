@@ -183,6 +183,7 @@ def test_what_a_command_needs_is_enough(name: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_versions_of_the_stack_are_shown(tmp_path: Path) -> None:
     done = run(Path(sys.executable), tmp_path, "-m", "openrlhf_ada.cli.main", "--version")
     assert done.returncode == 0

@@ -44,6 +44,7 @@ def test_no_secret_reaches_the_record(tmp_path: Path) -> None:
 URL = "http://me:canary-1@127.0.0.1:9/score?api_key=canary-2"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["train", "doctor", "doctor --json"])
 def test_a_login_in_a_rewards_url_is_nowhere_shown_or_kept(
     where: str,

@@ -61,6 +61,7 @@ def test_score_that_a_program_could_have_forged_is_marked(tmp_path: Path) -> Non
     assert [row.get("forgeable") for row in rows] == [True, None]
 
 
+@pytest.mark.slow
 def test_killed_process_keeps_every_logged_step(tmp_path: Path) -> None:
     script = (
         "import os, sys\nfrom pathlib import Path\nfrom openrlhf_ada.reporting.run_log import RunLog\n"

@@ -120,6 +120,7 @@ def test_calls_of_a_loop_that_waits_for_the_program_are_limited() -> None:
     assert graded("def done(): return False", label) == Grade(0.0, "too many calls")
 
 
+@pytest.mark.slow
 def test_limits_of_an_answer_are_not_those_of_the_template() -> None:
     """It would end after so many seconds of CPU in all."""
     sandbox_template.close_templates()
@@ -199,6 +200,7 @@ def test_numpy_is_within_the_limits() -> None:
     assert len(draws) == 3
 
 
+@pytest.mark.slow
 def test_arrays_are_plain_data() -> None:
     rules = CodeRules(("numpy",))
     program = "import numpy as np\ndef f(x): return np.array(x) * 2"
@@ -267,6 +269,7 @@ FULL = ("file limit", "raised OSError")
 """Found by the watch, or by a file system that is full."""
 
 
+@pytest.mark.slow
 def test_what_a_program_writes_in_all_is_limited(folder: Path) -> None:
     """Without a limit, it is 2.5 GB in 6 s."""
     seen, done = [0], threading.Event()
@@ -286,6 +289,7 @@ def test_what_a_program_writes_in_all_is_limited(folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", ["open(str(i), 'w').close()", "os.symlink('..', str(i))"])
 def test_number_of_files_is_limited(folder: Path, make: str) -> None:
     assert run_program(f"import os\ni = 0\nwhile True:\n    {make}\n    i += 1", "").cause in FULL

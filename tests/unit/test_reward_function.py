@@ -162,6 +162,7 @@ def test_labels_that_are_no_entries_are_refused(label: Any) -> None:
         reasoning_answers.grade("4", label)
 
 
+@pytest.mark.slow
 def test_a_task_that_is_not_there_is_named() -> None:
     label = {"question": "", "answer": "", "metadata": {"source_dataset": "no_such_task"}}
     with pytest.raises(UnusableLabelError, match="no task 'no_such_task'"):

@@ -77,6 +77,7 @@ def test_a_game_halts_or_does_not(expected: str) -> None:
     assert [score(said, entry) for said in (expected, f" {expected.lower()}.", other, "x", "")] == [1, 1, 0, 0, 0]
 
 
+@pytest.mark.slow
 def test_a_probability_is_compared_as_a_number() -> None:
     entry = {"question": "", "answer": "0.375", "metadata": {"source_dataset": "coin_flip"}}
     assert [score(said, entry) for said in ("3/8", "0.375", "0.37500")] == [1, 1, 1]

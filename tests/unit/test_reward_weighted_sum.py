@@ -69,6 +69,7 @@ def test_the_first_is_the_score_and_all_are_added_up(combined: CombinedReward, s
     assert [g.cause for g in logs["grades"]] == ["wrong answer"]
 
 
+@pytest.mark.slow
 def test_other_rewards_beside_mixed_get_the_labels_own_part(combined: CombinedReward, tmp_path: Path) -> None:
     path = tmp_path / "same.py"
     path.write_text(

@@ -208,6 +208,7 @@ def test_a_stop_before_the_first_turn_ends_a_long_start() -> None:
         assert (answer.result, answer.error, answer.num_tokens) == (None, "", 0)
 
 
+@pytest.mark.slow
 def test_rewards_that_hang_do_not_hold_up_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many as there are threads hang; the next one has its score all the same."""
     hangs = True

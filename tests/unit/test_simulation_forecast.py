@@ -25,6 +25,7 @@ def step(scheduler: SchedulerName) -> Forecast:
 # -- answers ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_made_up_first_rollout_is_as_often_right_as_later_ones() -> None:
     """It has other random numbers than its prompt's pass rate: Beta(1, 1) has 1/2 whatever the index."""
     answer = SyntheticRollouts(alpha=1.0, beta=1.0, median=10.0, spread=0.5, longest=100)

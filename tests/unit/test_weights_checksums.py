@@ -149,6 +149,7 @@ MODELS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 def test_checksums_of_a_model_take_few_operations(model: str) -> None:
     """26 for each half MiB, as before, would be 0.8 million for 7B and 7 million for 70B."""

@@ -48,6 +48,7 @@ def table() -> str:
     return "\n".join(lines)
 
 
+@pytest.mark.slow
 def test_the_page_shows_what_the_function_computes() -> None:
     assert table() in PAGE.read_text(), f"docs/gpu.md needs this table:\n{table()}"
 

@@ -100,6 +100,7 @@ def test_wrong_tensor_is_named_and_no_engine_serves(started: list[Engine], mutan
     assert [engine.version for engine in started] == [None, None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("verify", "checked"), [("off", [False] * 3), ("first", [True, False, False])])
 def test_checksums_are_compared_as_often_as_asked_for(
     started: list[Engine], monkeypatch: pytest.MonkeyPatch, verify: str, checked: list[bool]
@@ -120,6 +121,7 @@ def test_checksums_are_compared_as_often_as_asked_for(
             sync.connect(dict(enumerate(started)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [RayTaskError("f", "3 rollouts are on their way", ValueError()), RayActorError()])
 def test_refusing_engine_is_named_before_sending(started: list[Engine], error: RayError) -> None:
     started += [Engine(), Engine()]
@@ -284,6 +286,7 @@ def test_an_engine_that_does_not_prepare_is_named_after_a_while(started: list[En
     never.set()
 
 
+@pytest.mark.slow
 def test_a_member_gives_up_even_if_it_can_ask_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine of the policy is out of reach: the store does not answer either."""
     woken = threading.Event()
