@@ -77,5 +77,7 @@ def test_taken_ports_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as sock:
         sock.bind(("", 0))
         other = sock.getsockname()[1]
-        monkeypatch.setattr(ports.random.SystemRandom, "sample", lambda self, *_: [first, other, *range(20_000, 20_050)])
+        monkeypatch.setattr(
+            ports.random.SystemRandom, "sample", lambda self, *_: [first, other, *range(20_000, 20_050)]
+        )
         assert 20_000 <= ports.free_port() < 20_050
