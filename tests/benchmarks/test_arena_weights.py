@@ -12,7 +12,7 @@ import torch
 from benchmarks.arena import learner as arena_learner
 from benchmarks.arena import weights as arena_weights
 from benchmarks.arena.campaign import made_with
-from benchmarks.arena.learner import Answers, Learner, WarmUp, pass_rates, warm_start
+from benchmarks.arena.learner import Learner, WarmUp, pass_rates, warm_start
 from benchmarks.arena.measured_weights import Given, given, joined, tabulated
 from benchmarks.arena.methods import METHODS, OF_PRESET, PUBLISHED
 from benchmarks.arena.page import CONTROLS
@@ -25,14 +25,7 @@ from openrlhf_ada.core.objectives import TabulatedObjective
 class Frozen(Learner):
     """Its pass rates stay."""
 
-    def train(
-        self,
-        answers: Answers,
-        index: Sequence[int],
-        coefficients: Sequence[float],
-        epochs: int = 1,
-        updates: int = 1,
-    ) -> None:
+    def train(self, *_: object) -> None:
         pass
 
 
