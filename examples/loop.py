@@ -1,6 +1,6 @@
 """One training with adaptive sampling, whole, in one file: no Ray, no vLLM, no GPU. `python examples/loop.py`
 
-Prompts, a toy policy, adaptive sampling, groups, coefficients, update. What decides is the package's own, made of the
+Prompts, a toy model, adaptive sampling, groups, coefficients, update. What decides is the package's own, made of the
 same flags as in `openrlhf-ada train`; the language model, the engines and the optimizer are stand-ins:
 
     here                            in a real run
@@ -94,7 +94,7 @@ def sample_pools(
     return list(pools.values()), answers
 
 
-def train(flags: AdaConfig, *, group: int, steps: int, batch: int, rate: float, seed: int) -> None:
+def train(flags: AdaConfig, *, n: int, steps: int, batch: int, rate: float, seed: int) -> None:
     """Train, and print every tenth step."""
     rng = np.random.default_rng(seed)
     everything = [(a, b) for a in range(NUMBERS) for b in range(NUMBERS)]
@@ -103,7 +103,7 @@ def train(flags: AdaConfig, *, group: int, steps: int, batch: int, rate: float, 
     model = ToyModel(rng)
 
     # 1. The flags of a run, with the defaults that depend on each other filled in, and checked.
-    settings = resolve(flags, n=group, advantage="dr_grpo", batch=batch)
+    settings = resolve(flags, n=n, advantage="dr_grpo", batch=batch)
     check_settings(settings)
     # 2. What they describe: when to stop sampling a prompt, which answers to train, with which coefficients.
     sampler = make_policy(settings)
@@ -132,7 +132,7 @@ def train(flags: AdaConfig, *, group: int, steps: int, batch: int, rate: float, 
         if step % 10 == 0 or step == 1:
             signal = sum(group.resolved for group in groups) / len(groups)
             print(
-                f"step {step:3}: {drawn:6} answers drawn, {signal:4.0%} of the groups have a signal, "
+                f"step {step:3}: {drawn:6} answers drawn, {signal:4.0%} of the groups have signal, "
                 f"held-out accuracy {accuracy(model, held_out):.1%}"
             )
 
@@ -149,12 +149,12 @@ SAMPLERS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Train a toy policy with adaptive sampling, in seconds.")
+    parser = argparse.ArgumentParser(description="Train a toy model with adaptive sampling, in seconds.")
     parser.add_argument("--sampler", choices=SAMPLERS, default="reinforce-ada-balance")
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    train(SAMPLERS[args.sampler], group=4, steps=args.steps, batch=64, rate=20.0, seed=args.seed)
+    train(SAMPLERS[args.sampler], n=4, steps=args.steps, batch=64, rate=20.0, seed=args.seed)
 
 
 if __name__ == "__main__":
