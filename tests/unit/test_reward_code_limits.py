@@ -9,6 +9,7 @@ from typing import Any
 
 import psutil
 import pytest
+from processes import command_line
 from sandboxed import cause, output
 
 from openrlhf_ada.config.flags import ConfigError
@@ -127,9 +128,7 @@ def test_limits_of_an_answer_are_not_those_of_the_template() -> None:
     with GraderPool(CODE, GradingLimits(seconds=5.0, memory_mib=256), workers=1) as pool:
         assert pool.grade(fenced("print(1)"), {"inputs": [""], "outputs": ["1"]}).score == 1.0
         processes = psutil.Process().children(recursive=True)
-        templates = [
-            one for one in processes if "programs/child.py" in " ".join(one.cmdline()) and one.name() != "bwrap"
-        ]
+        templates = [one for one in processes if "programs/child.py" in command_line(one) and one.name() != "bwrap"]
         assert len(templates) == 1
         for kind in (psutil.RLIMIT_CPU, psutil.RLIMIT_AS):
             assert templates[0].rlimit(kind) == (psutil.RLIM_INFINITY, psutil.RLIM_INFINITY)
