@@ -86,9 +86,11 @@ def _flat(file: Path) -> Flat:
         content: Any = json.loads(file.read_text(encoding="utf-8"))
     except RecursionError as error:
         raise ConfigError(FLAG, str(file), "it is nested too deeply", "Mend it") from error
-    except (OSError, ValueError) as error:
-        said = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError(FLAG, str(file), f"it is no JSON ({said})", "Name the record of a run") from error
+    except OSError as error:
+        rule = f"it cannot be read ({error.strerror})"
+        raise ConfigError(FLAG, str(file), rule, "Name the record of a run") from error
+    except ValueError as error:
+        raise ConfigError(FLAG, str(file), f"it is not valid JSON: {error}", "Mend it") from error
     if not isinstance(content, Mapping):
         raise ConfigError(FLAG, str(file), "it must hold one `name: value` for each flag", "Name the record of a run")
     return dict(_leaves(content, ""))

@@ -114,7 +114,7 @@ def sampling_of(args: argparse.Namespace, longest: int | None = None) -> Samplin
         ("top_k", args.top_k == -1 or args.top_k >= 1, "it is a number of tokens, or -1", "Leave it out"),
         ("n", args.n == 1 or args.temperature > 0, "with --temperature 0 all answers are the same", "Use --n 1"),
         ("max_len", longest is None or max_len <= longest, f"a model takes {longest} tokens at most", "Lower it"),
-        ("max_len", max_len > args.max_new_tokens, "prompt and answer must fit", "Raise it above --max_new_tokens"),
+        ("max_len", max_len > args.max_new_tokens, "prompt and answer must fit", "Raise it or lower --max_new_tokens"),
     )
     for name, holds, rule, remedy in rules:
         if not holds:

@@ -7,6 +7,7 @@ import ast
 import inspect
 import math
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, field, fields
 from functools import lru_cache, partial
@@ -74,8 +75,15 @@ def flag(
 
 @lru_cache
 def help_texts(cls: type) -> dict[str, str]:
-    """By field, the text under it in the source. {NAME} in it is a constant of the module."""
-    (body,) = ast.parse(inspect.getsource(cls)).body
+    """By field, the text under it in the source; none where the package is installed without sources.
+
+    {NAME} in it is a constant of the module.
+    """
+    try:
+        source = inspect.getsource(cls)
+    except OSError:
+        return defaultdict(str)
+    (body,) = ast.parse(source).body
     assert isinstance(body, ast.ClassDef)
     constants, texts = vars(sys.modules[cls.__module__]), dict[str, str]()
     for declared, text in pairwise(body.body):

@@ -88,7 +88,7 @@ def _processes(s: Settings, host: SimpleNamespace) -> Iterator[Problem]:
 
 _WITHOUT = {
     "ref": ", or --algo.kl.init_coef 0 to train without a KL penalty, which is what needs the reference model",
-    "critic": ", or an --algo.advantage.estimator without a critic, such as dr_grpo",
+    "critic": ", or leave out what needs a critic (gae, --ada_estimator critic)",
 }
 
 

@@ -68,7 +68,8 @@ def hand_over(
     if empty is not None:
         first = next(iter(left_out.values()))
         raise DataError(
-            f"{sets.flag}: no row of {empty} can be used; {first.source} {first.place}: {first.cause}: correct them"
+            f"{sets.flag}: no row of {empty} can be used; {first.source} {first.place}: {first.cause}: correct the "
+            f"data, or change the flags that this names"
         )
     plain = [[example.question for example in kept], [example.label for example in kept]]
     if not left_out and sets.rewards is None and _is_read_alike(sets, plain):
@@ -138,7 +139,8 @@ def _write(sets: DataSets, examples: Sequence[Example], columns: dict[str, list[
     """One Parquet file per data set; returns the list for OpenRLHF."""
     if any(mark in str(folder.absolute()) for mark in ",@"):
         raise DataError(
-            f"{sets.flag}: OpenRLHF cannot read rows from {folder}, since , and @ separate: name another --ada_run_dir"
+            f"{sets.flag}: rows are left out, and OpenRLHF takes , and @ in {folder} for separators: name another "
+            f"--ada_run_dir"
         )
     folder.mkdir(parents=True, exist_ok=True)
     paths: list[str] = []

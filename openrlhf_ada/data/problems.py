@@ -197,7 +197,8 @@ def _task_problems(source: Source, limit: int | None, rewards: RowRewards | None
     except Exception as error:
         reason = (str(error).strip().splitlines() or ["no message"])[0][:200]
         raise DataError(
-            f"{source.path}: reasoning-gym cannot make {size} problems ({type(error).__name__}: {reason}): try fewer"
+            f"{source.path}: reasoning-gym cannot make {size} problems ({type(error).__name__}: {reason}): try "
+            f"fewer (--limit), or leave the task out"
         ) from error
 
 

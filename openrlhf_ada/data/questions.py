@@ -120,8 +120,8 @@ def _content(content: str | list[Any]) -> Any:
     lost = next((part for part in content if not (_is_text(part) or _is_image(part))), None)
     if lost is not None:
         raise UnfitError(
-            f"has a part of a message that is not text ({json.dumps(lost, default=str)[:60]}): remove it, or write "
-            f'{{"type": "text", "text": ...}}'
+            f"has a part of a message that is not text ({json.dumps(lost, default=str)[:60]}) and would be lost: "
+            f'remove it, or write {{"type": "text", "text": ...}}'
         )
     return "".join(part["text"] for part in content) if all(map(_is_text, content)) else content
 

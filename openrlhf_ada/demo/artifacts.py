@@ -58,7 +58,7 @@ def _check_replaceable(out_dir: Path) -> None:
         return
     if not out_dir.is_dir() or any(out_dir.iterdir()):
         raise FileExistsError(
-            f"{out_dir} is no empty folder and was not made by this program (it has no {MARKER}): choose another one"
+            f"{out_dir} is no empty folder and was not made by this program (no {MARKER}): remove it or name another"
         )
 
 

@@ -123,7 +123,9 @@ class AnswerFile:
         if different:
             name = different[0]
             held = f"{name} {before.get(name)!r}, not {now.get(name)!r}"
-            raise OtherSettingsError(f"{self.folder} holds answers with {held}: name another folder")
+            raise OtherSettingsError(
+                f"{self.folder} holds answers with {held}: name another folder, or the same settings"
+            )
 
 
 def _line(row: AnswerRow) -> bytes:

@@ -64,7 +64,8 @@ def said_of_full(folder: Path) -> str:
     free = shutil.disk_usage(folder).free
     if free >= FULL:
         return ""
-    return f"Ray's folder {folder} is full ({free >> 20} MiB free). Make room, or name another folder in RAY_TMPDIR.\n"
+    said = f"Ray's folder {folder} is full ({free >> 20} MiB free), perhaps the real cause. Make room, or name another"
+    return f"{said} in RAY_TMPDIR.\n"
 
 
 def check_space(folder: Path, needed: int, what: str) -> None:
@@ -74,5 +75,6 @@ def check_space(folder: Path, needed: int, what: str) -> None:
     if free < needed:
         raise NoSpaceError(
             f"{what} takes about {needed / GIB:.2f} GiB, and {free / GIB:.2f} GiB are free in {there} (--ckpt.path). "
-            f"Make room, name another folder, or keep fewer (--ckpt.max_num). Nothing was written"
+            f"Make room, name another folder, or keep fewer (--ckpt.max_num). Nothing was written; "
+            f"earlier checkpoints are whole"
         )

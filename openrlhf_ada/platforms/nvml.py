@@ -105,6 +105,7 @@ def wait_for_room(share: float, count: int, given: Sequence[int | str]) -> None:
             free = ", ".join(f"{gpu.free / GIB:.1f} of {gpu.total / GIB:.1f} GiB" for gpu in gpus)
             raise NoRoomError(
                 f"an engine cannot start again beside the policy: vLLM needs {share:.0%} of the memory of {count} "
-                f"GPU{'s' * (count > 1)} (--vllm.gpu_memory_utilization), and free are {free}. Try --ds.enable_sleep"
+                f"GPU{'s' * (count > 1)} (--vllm.gpu_memory_utilization), and free are {free}. Lower it, or add "
+                f"--ds.enable_sleep"
             )
         time.sleep(POLL_S)

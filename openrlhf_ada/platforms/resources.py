@@ -47,7 +47,8 @@ class Slots:
         if missing:
             raise MissingResourcesError(
                 f"the Ray cluster is too small: {'; '.join(missing)}. The flags ask for {self.describe()}. Lower "
-                f"--vllm.num_engines or --<model>.num_gpus_per_node, share (--train.colocate_all), or add nodes."
+                f"--vllm.num_engines or --<model>.num_gpus_per_node, share (--train.colocate_all or "
+                f"--train.colocate_actor_ref), or add nodes."
             )
         held = self._missing(free, "free")
         if held:

@@ -185,7 +185,8 @@ def cluster_to_join(warn: Callable[[str], object] = logger.warning) -> str | Non
     named = os.environ.get("RAY_ADDRESS", "")
     if named.startswith("ray://"):
         raise MissingResourcesError(
-            f"RAY_ADDRESS is {named!r}: no training runs through Ray's client. Use `ray job submit`, or HOST:6379."
+            f"RAY_ADDRESS is {named!r}: no training runs through Ray's client. Use `ray job submit`, or "
+            f"the head's HOST:6379 from a node of the cluster."
         )
     address = running_cluster()
     if address is None or _answers(address):
@@ -217,7 +218,8 @@ def _join_cluster(args: SimpleNamespace, slots: Slots, address: str, verbose: bo
         ray.init(address=address, **_logging(verbose))
     except AuthenticationError as error:
         raise MissingResourcesError(
-            f"the Ray cluster at {address} asks for a token: set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN as there"
+            f"the Ray cluster at {address} asks for a token ({' '.join(str(error).split())}). Set RAY_AUTH_MODE=token "
+            f"and RAY_AUTH_TOKEN as where it was started."
         ) from error
     slots.await_in(ray.cluster_resources, seconds=args.ada.cluster_wait)
     has_gpus = any(name.startswith("accelerator_type:") for name in ray.cluster_resources())

@@ -45,7 +45,8 @@ class RowFile:
             os.ftruncate(self._file.fileno(), size)
             free = shutil.disk_usage(self._path.parent).free
             raise RecordLostError(
-                f"{self._path} cannot be written ({error.strerror}; {free >> 20} MiB are free): make room, then resume"
+                f"{self._path} cannot be written ({error.strerror}; {free >> 20} MiB are free). Its rows are whole: "
+                f"make room, then resume from the last checkpoint"
             ) from error
 
     def _check_place(self) -> None:
@@ -55,7 +56,8 @@ class RowFile:
         except OSError:
             is_there = False
         if not is_there:
-            raise RecordLostError(f"{self._path} was removed or replaced: resume with another --ada_run_dir")
+            said = f"{self._path} was removed or replaced while the run was writing it"
+            raise RecordLostError(f"{said}: resume from the last checkpoint with another --ada_run_dir")
 
     def close(self) -> None:
         self._file.close()

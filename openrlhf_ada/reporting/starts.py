@@ -46,12 +46,14 @@ def record_start(run_dir: Path, command: Sequence[str], gpus: Sequence[str]) -> 
 def git_state(folder: Path) -> dict[str, Any] | None:
     """The commit of the folder's repository, and whether files that git knows have changes: a run writes others
     itself. None where git says nothing: not installed, no repository, no commit, too slow."""
-    command = ["git", "-C", str(folder), "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
+    commit, changes = _git(folder, "rev-parse", "HEAD"), _git(folder, "status", "--porcelain", "--untracked-files=no")
+    return None if commit is None else {"commit": commit, "dirty": None if changes is None else bool(changes)}
+
+
+def _git(folder: Path, *words: str) -> str | None:
+    command = ["git", "-C", str(folder), *words]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=GIT_S, check=False)
     except (FileNotFoundError, subprocess.TimeoutExpired):
         return None
-    said, _, changes = done.stdout.partition("\n")
-    commit = said.removeprefix("# branch.oid ")
-    dirty = any(not line.startswith("#") for line in changes.splitlines())
-    return None if commit in ("", "(initial)") else {"commit": commit, "dirty": dirty}
+    return done.stdout.strip() if done.returncode == 0 else None
