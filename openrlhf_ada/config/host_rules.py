@@ -88,7 +88,7 @@ def _processes(s: Settings, host: SimpleNamespace) -> Iterator[Problem]:
 
 _WITHOUT = {
     "ref": ", or --algo.kl.init_coef 0 to train without a KL penalty, which is what needs the reference model",
-    "critic": ", or leave out what needs a critic (gae, --ada_estimator critic)",
+    "critic": ", or leave out what needs a critic (--algo.advantage.estimator gae, --ada_estimator critic)",
 }
 
 
