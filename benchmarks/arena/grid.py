@@ -148,8 +148,13 @@ class Tuned:
 
 
 def tuned(trials: Trials, task: str, method: str, budget: int) -> Tuned:
-    """The rate with the most right answers at this budget, of those that keep pass@8; of all if none does."""
+    """The rate with the most right answers at this budget, of those that keep pass@8; of all if none does.
+
+    Raises LookupError where none was tried.
+    """
     tried = _tried(trials, task, method, budget)
+    if not all((tried, *(_tried(trials, task, name, budget) for name in UNIFORM))):
+        raise LookupError(f"no rate was tried for {method} on {task} at a budget of {budget}")
     floor = max(_most_right(_tried(trials, task, name, budget))[1]["pass8"] for name in UNIFORM) - PASS8_LOSS
     keeping = {rate: found for rate, found in tried.items() if found["pass8"] >= floor}
     return Tuned(_most_right(keeping or tried)[0], bool(keeping))

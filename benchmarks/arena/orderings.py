@@ -199,7 +199,7 @@ def found(view: View) -> dict[int, Found | None]:
     for number, (_, measure) in ORDERINGS.items():
         try:
             verdicts[number] = Found(measure(view))
-        except Missing:
+        except LookupError:
             verdicts[number] = None
     return verdicts
 

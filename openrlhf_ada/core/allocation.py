@@ -147,7 +147,7 @@ def allocate(priorities: ArrayLike, budget: int, lower: ArrayLike, upper: ArrayL
     if not len(u):
         return np.empty(0, dtype=np.int64)
     # In one order whatever the order of the prompts: sums of floats depend on it.
-    order = np.lexsort((np.asarray(tie_break), u))
+    order = np.lexsort((np.asarray(tie_break), -u))
     u, low, high = u[order], low[order], high[order]
     result = np.empty(len(u), dtype=np.int64)
     result[order] = _round(_water_fill(u, budget, low, high), budget, low, high)
@@ -207,14 +207,15 @@ def _water_fill(u: Floats, budget: int, low: Ints, high: Ints) -> Floats:
 
 
 def _round(quota: Floats, budget: int, low: Ints, high: Ints) -> Ints:
-    """Largest remainders up. Arrays are in the order (u, tie_break) already, so a stable sort settles ties."""
+    """Largest remainders up. Highest priorities come first, then `tie_break`: a stable sort settles ties so."""
     split = np.floor(quota + 1e-9).astype(np.int64)
     remainder = quota - split
     # One pass, except where float noise in the quotas of millions of prompts adds up to more than a unit each.
     while rest := budget - int(split.sum()):
         sign = 1 if rest > 0 else -1
         room = np.flatnonzero(split < high if sign > 0 else split > low)
-        chosen = room[np.argsort(-sign * remainder[room], kind="stable")[: abs(rest)]]
+        ranked = room[np.argsort(-remainder[room], kind="stable")]
+        chosen = ranked[:rest] if rest > 0 else ranked[rest:]
         split[chosen] += sign
         remainder[chosen] -= sign
     return split

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from benchmarks.arena.grid import BUDGETS, RATES, TUNING_SEED, Cell, Trials, marks
 from benchmarks.arena.learner import AnswerModel, ChainModel, PromptBatch, _imperfect, is_right, right_share, sample
 from benchmarks.arena.least_noise import LeastNoiseFactor, score_norms
 from benchmarks.arena.measures import ANSWERS, measured, on_hardest
+from benchmarks.arena.methods import METHODS
+from benchmarks.arena.orderings import AGREE, DISAGREE, NOT_RUN, OPEN, View, found, summary
+from benchmarks.arena.orderings import TASKS as ORDERED
 from benchmarks.arena.sigmoid import Sigmoid, fitted
 from benchmarks.arena.tasks import END, FREE, LUCKY, NUM_SYMBOLS, PAD, TAG, World, make_world
 
@@ -159,6 +165,42 @@ def test_the_factor_is_that_of_the_steps_before() -> None:
     for rewards in itertools.repeat(np.zeros(4), 3):
         factor.observe(np.ones(4), rewards, np.full(4, 0.5))
     assert factor.value == 0.0
+
+
+# -- published orderings ----------------------------------------------------------------------------------------------
+
+
+def grid_of(folder: Path, right: Callable[[str, float, int], float]) -> View:
+    """Results of three worlds with these shares of right answers, by method, budget and world."""
+    trials = Trials(folder)
+
+    def measures(share: float) -> dict[str, float]:
+        return {"right": share, "pass8": 0.5, "pass32": 0.5, "entropy": 1.0 - share}
+
+    for task, name, seed in itertools.product(ORDERED, METHODS, (TUNING_SEED, 0, 1, 2)):
+        if "/" in name:
+            at = marks(BUDGETS[-1])
+            result = {"at": at, "accuracy": [right(name, point, seed) for point in at]}
+            result["measures"] = {str(budget): measures(right(name, budget, seed)) for budget in (0, *BUDGETS)}
+            trials.by_cell[Cell(task, name, RATES[0], seed, BUDGETS[-1])] = result
+    return View(trials, 3)
+
+
+def test_an_ordering_without_runs_is_not_run(tmp_path: Path) -> None:
+    verdicts = summary(found(View(Trials(tmp_path), 3)))
+    assert verdicts == {AGREE: [], DISAGREE: [], OPEN: [], NOT_RUN: list(range(1, 16))}
+
+
+@pytest.mark.parametrize(("gain", "verdict"), [(0.1, AGREE), (-0.1, DISAGREE), (0.0, OPEN)])
+def test_the_verdict_is_that_of_the_interval(gain: float, verdict: str, tmp_path: Path) -> None:
+    """Of the ninth: one rollout with a baseline is better than GRPO."""
+
+    def right(name: str, budget: float, seed: int) -> float:
+        return 0.3 + 0.01 * budget + (gain if name == "n1/1" and budget else 0.0) + 0.001 * (seed * len(name) % 7)
+
+    verdicts = summary(found(grid_of(tmp_path, right)))
+    assert 9 in verdicts[verdict]
+    assert {6, 7, 8, 11} <= set(verdicts[NOT_RUN]), "nothing was run at equal steps"
 
 
 # -- curves -----------------------------------------------------------------------------------------------------------

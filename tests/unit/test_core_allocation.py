@@ -71,6 +71,11 @@ def test_order_of_the_prompts_does_not_matter(
     assert (permuted == allocate(u, int(budget), low, high, ties)[order]).all()
 
 
+def test_a_priority_that_is_higher_by_a_rounding_error_does_not_get_fewer() -> None:
+    u = [1.0, 1.0, 1.0, 1.0, 79.45345185291517, 0.010000000000000002, 0.01]
+    assert allocate(u, 16, 0, 3, range(7)).tolist() == [3, 3, 3, 3, 3, 1, 0]
+
+
 @given(st.lists(st.floats(0.01, 100), min_size=2, max_size=30), st.integers(0, 3), st.integers(1, 30), st.data())
 def test_higher_priority_never_gets_fewer(u: list[float], low: int, width: int, data: st.DataObject) -> None:
     high = low + width
