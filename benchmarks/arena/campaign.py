@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import multiprocessing
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Sequence
 from dataclasses import asdict, astuple, dataclass
 from itertools import product
 from pathlib import Path
@@ -82,23 +80,6 @@ class Trials(Results[Cell]):
         """Mean accuracy over the cost from 0 to `limit`."""
         result = self.by_cell[cell]
         return mean_accuracy(COSTS[cost](result["spent"]), result["accuracy"], limit)
-
-
-def run_cells(cells: Sequence[Cell], trials: Trials, processes: int) -> Iterator[Cell]:
-    """Run what is missing, side by side; yields each cell that has ended. Starting models are kept as well."""
-    missing = trials.missing(cells)
-    if not missing:
-        return
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, mp_context=spawn) as pool:
-        cell_of = {pool.submit(run_cell, cell, trials.folder): cell for cell in missing}
-        try:
-            for future in as_completed(cell_of):
-                trials.add(cell_of[future], future.result())
-                yield cell_of[future]
-        finally:
-            # After an interruption: only trials that run now are waited for.
-            pool.shutdown(cancel_futures=True)
 
 
 def run_cell(cell: Cell, folder: Path) -> Result:

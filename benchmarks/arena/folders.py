@@ -6,8 +6,10 @@ A line has what was measured, and the fields of its cell: a frozen dataclass tha
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, fields
+from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -41,6 +43,23 @@ class Results(Generic[CellT]):
     def missing(self, cells: Sequence[CellT]) -> list[CellT]:
         """Of these."""
         return [cell for cell in cells if cell not in self.by_cell]
+
+    def run(
+        self, cells: Sequence[CellT], run_cell: Callable[[CellT, Path], Result], processes: int
+    ) -> Iterator[CellT]:
+        """Run what is missing, side by side; yields each cell that has ended. `run_cell` gets the folder as well."""
+        missing = self.missing(cells)
+        if not missing:
+            return
+        with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+            cell_of = {pool.submit(run_cell, cell, self.folder): cell for cell in missing}
+            try:
+                for future in as_completed(cell_of):
+                    self.add(cell_of[future], future.result())
+                    yield cell_of[future]
+            finally:
+                # After an interruption: only trials that run now are waited for.
+                pool.shutdown(cancel_futures=True)
 
 
 def _read(file: Path, kind: type[CellT], measured: Collection[str]) -> Iterator[tuple[CellT, Result]]:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -115,22 +113,6 @@ def run_cell(cell: Cell, folder: Path) -> Result:
         "accuracy": accuracy,
         "measures": measures,
     }
-
-
-def run_cells(cells: Sequence[Cell], trials: Trials, processes: int) -> Iterator[Cell]:
-    """Run what is missing, side by side; yields each cell that has ended."""
-    missing = trials.missing(cells)
-    if not missing:
-        return
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        cell_of = {pool.submit(run_cell, cell, trials.folder): cell for cell in missing}
-        try:
-            for future in as_completed(cell_of):
-                trials.add(cell_of[future], future.result())
-                yield cell_of[future]
-        finally:
-            # After an interruption: only trials that run now are waited for.
-            pool.shutdown(cancel_futures=True)
 
 
 def tuning_cells(tasks: Sequence[str], methods: Sequence[str], budget: int) -> list[Cell]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from argparse import Namespace
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -342,6 +343,15 @@ METHODS = {method.name: method for method in _all()}
 def names(text: str) -> list[str]:
     """Those of a flag, separated by commas; each once."""
     return list(dict.fromkeys(name for name in text.split(",") if name))
+
+
+def fill_in(args: Namespace, quick: Mapping[str, Any], full: Mapping[str, Any]) -> None:
+    """Values of flags that were not given. Raises ValueError where --quick sets one that was."""
+    for name, value in (quick if args.quick else full).items():
+        if args.quick and getattr(args, name) is not None:
+            raise ValueError(f"--{name} does not go with --quick, which sets it. Leave one of the two out")
+        if getattr(args, name) is None:
+            setattr(args, name, value)
 
 
 def check_names(flag: str, given: Sequence[str], known: Collection[str]) -> None:

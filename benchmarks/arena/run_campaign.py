@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.arena.campaign import RUNGS, Trials, check_folder, final_cells, least_budget, run_cells, rung_cells
+from benchmarks.arena.campaign import RUNGS, Trials, check_folder, final_cells, least_budget, run_cell, rung_cells
 from benchmarks.arena.costs import COSTS
-from benchmarks.arena.methods import METHODS, check_names, names
+from benchmarks.arena.methods import METHODS, check_names, fill_in, names
 from benchmarks.arena.page import at_equal
 from benchmarks.arena.progress_line import progress_line
 from benchmarks.arena.statistics import SEEDS_FOR_INTERVAL, SEEDS_FOR_TEST
@@ -43,11 +43,7 @@ FULL: dict[str, Any] = {
 def main(prog: str, argv: Sequence[str]) -> None:
     """Raises ValueError for bad input."""
     args = build_parser(prog).parse_args(argv)
-    for name, value in (QUICK if args.quick else FULL).items():
-        if args.quick and getattr(args, name) is not None:
-            raise ValueError(f"--{name} does not go with --quick, which sets it. Leave one of the two out")
-        if getattr(args, name) is None:
-            setattr(args, name, value)
+    fill_in(args, QUICK, FULL)
     check(args)
     methods = list(dict.fromkeys([REFERENCE, *args.methods]))
     check_folder(args.out, args.tasks, methods)
@@ -113,7 +109,7 @@ def run(args: argparse.Namespace, trials: Trials, methods: Sequence[str], cost: 
         planned = cells()
         done = len(planned) - len(trials.missing(planned))
         with progress_line() as tell:
-            for _ in run_cells(planned, trials, args.processes):
+            for _ in trials.run(planned, run_cell, args.processes):
                 done += 1
                 tell(f"{cost}, {what}: {done} of {len(planned)} trials")
 

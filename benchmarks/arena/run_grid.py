@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.arena import grid, orderings
-from benchmarks.arena.methods import METHODS, check_names, names
+from benchmarks.arena.methods import METHODS, check_names, fill_in, names
 from benchmarks.arena.progress_line import progress_line
 from benchmarks.arena.tasks import LUCKY, TASKS
 from benchmarks.arena.trainings import alone
@@ -34,11 +34,7 @@ FULL: dict[str, Any] = {"methods": GRID, "tasks": list(LUCKY), "budget": 4, "see
 def main(prog: str, argv: Sequence[str]) -> None:
     """Raises ValueError for bad input."""
     args = build_parser(prog).parse_args(argv)
-    for name, value in (QUICK if args.quick else FULL).items():
-        if args.quick and getattr(args, name) is not None:
-            raise ValueError(f"--{name} does not go with --quick, which sets it. Leave one of the two out")
-        if getattr(args, name) is None:
-            setattr(args, name, value)
+    fill_in(args, QUICK, FULL)
     check(args)
     methods = list(dict.fromkeys([*grid.UNIFORM, *args.methods]))
     grid.check_folder(args.out, args.tasks, methods)
@@ -83,6 +79,6 @@ def check(args: argparse.Namespace) -> None:
 def run(what: str, cells: Sequence[grid.Cell], trials: grid.Trials, processes: int) -> None:
     done = len(cells) - len(trials.missing(cells))
     with progress_line() as tell:
-        for _ in grid.run_cells(cells, trials, processes):
+        for _ in trials.run(cells, grid.run_cell, processes):
             done += 1
             tell(f"{what}: {done} of {len(cells)} trials")

@@ -20,7 +20,7 @@ from benchmarks.arena.campaign import (
     Trials,
     check_folder,
     final_cells,
-    run_cells,
+    run_cell,
     rung_cells,
     tuned,
 )
@@ -177,7 +177,7 @@ def test_trials_that_are_kept_are_not_repeated(results: Trials, tmp_path: Path) 
     again = Trials(tmp_path)
     assert again.by_cell == results.by_cell
     cells = rung_cells(again, ["graded"], [REFERENCE, "pos"], BUDGET, "rollouts", 1)
-    assert list(run_cells(cells, again, 2)) == []
+    assert list(again.run(cells, run_cell, 2)) == []
 
 
 def test_folder_of_another_grid_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,12 +83,7 @@ def test_lost_process_is_named_and_the_printed_command_resumes(toy: Toy, tmp_pat
     said = interrupt(flags, "step  2/40", Interruption(signal.SIGTERM, 143, to="all"), intrude)
     check_signal(said)
 
-    command = resuming(said, run)
-    said = strike(command, "step  4/40", "Policy", signal.SIGKILL)
-    assert "step  1/40" not in said
-    check_death(said, "policy actor")
-    assert resuming(said, run) == command
-    check_steps(run, 4)
+    check_lost_again(said, run, 4, "Policy", "policy actor")
 
 
 @pytest.mark.long
@@ -100,9 +95,14 @@ def test_a_process_that_stands_still_ends_the_run(toy: Toy, tmp_path: Path) -> N
     ), said
     assert re.search(r"the run failed\. .* for 12 s: waiting for policy actor .*--ada_dead_after allows 12 s", said)
 
+    check_lost_again(said, run, 5, "PPOTrainer", "trainer")
+
+
+def check_lost_again(said: str, run: Path, step: int, actor: str, named: str) -> None:
+    """What was said resumes the run; it loses this actor at this step, and can be resumed in the same way."""
     command = resuming(said, run)
-    said = strike(command, "step  5/40", "PPOTrainer", signal.SIGKILL)
+    said = strike(command, f"step  {step}/40", actor, signal.SIGKILL)
     assert "step  1/40" not in said
-    check_death(said, "trainer")
+    check_death(said, named)
     assert resuming(said, run) == command
-    check_steps(run, 5)
+    check_steps(run, step)
