@@ -83,7 +83,7 @@ def test_lost_process_is_named_and_the_printed_command_resumes(toy: Toy, tmp_pat
     said = interrupt(flags, "step  2/40", Interruption(signal.SIGTERM, 143, to="all"), intrude)
     check_signal(said)
 
-    check_lost_again(said, run, 4, "Policy", "policy actor")
+    check_lost_again(said, run, "Policy", "policy actor")
 
 
 @pytest.mark.long
@@ -95,13 +95,14 @@ def test_a_process_that_stands_still_ends_the_run(toy: Toy, tmp_path: Path) -> N
     ), said
     assert re.search(r"the run failed\. .* for 12 s: waiting for policy actor .*--ada_dead_after allows 12 s", said)
 
-    check_lost_again(said, run, 5, "PPOTrainer", "trainer")
+    check_lost_again(said, run, "PPOTrainer", "trainer")
 
 
-def check_lost_again(said: str, run: Path, step: int, actor: str, named: str) -> None:
-    """What was said resumes the run; it loses this actor at this step, and can be resumed in the same way."""
+def check_lost_again(said: str, run: Path, actor: str, named: str) -> None:
+    """What was said resumes the run; it loses this actor at its second step, and can be resumed in the same way."""
     command = resuming(said, run)
-    said = strike(command, f"step  {step}/40", actor, signal.SIGKILL)
+    step = 2 + int((run / "ckpt" / "_actor" / "latest").read_text().removeprefix("global_step"))
+    said = strike(command, f"step {step:2}/40", actor, signal.SIGKILL)
     assert "step  1/40" not in said
     check_death(said, named)
     assert resuming(said, run) == command
