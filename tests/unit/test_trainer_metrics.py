@@ -16,7 +16,7 @@ from openrlhf_ada.config.settings import Settings, make_policy
 from openrlhf_ada.core.types import Ledger, PromptPool, Sample
 from openrlhf_ada.reward.grade import TimedGrade
 from openrlhf_ada.rollout.records import GroupRecord, StepRecord
-from openrlhf_ada.trainer.step_metrics import first_wave_stats, ledger_metrics, step_metrics, trained_wrong
+from openrlhf_ada.trainer.step_metrics import first_wave_stats, ledger_metrics, rewarded_wrong, step_metrics
 
 N = 2
 Outcomes = Sequence[float]
@@ -92,7 +92,7 @@ def test_step_by_hand() -> None:
 
 
 def test_wrong_rollouts_with_a_coefficient_are_counted() -> None:
-    assert trained_wrong(make_record(RESCUED, EASY, HOPELESS).groups, 0.5) == pytest.approx(2 / 6)
+    assert rewarded_wrong(make_record(RESCUED, EASY, HOPELESS).groups, 0.5) == pytest.approx(2 / 6)
 
 
 def test_ledger_is_recorded_in_every_mode() -> None:
