@@ -173,6 +173,11 @@ def right_share(tokens: Tensor, prompts: PromptBatch, task: Task) -> Tensor:
     return ((tokens == prompts.answers) & checked).sum(dim=1).double() / checked.sum(dim=1)
 
 
+def score_norms(token_log_probs: Tensor) -> np.ndarray:
+    """`core.least_noise.score_norm` of each answer, float64, shape (N,); log-probabilities (N, T)."""
+    return ((1.0 - token_log_probs.double().exp()) ** 2).sum(dim=1).numpy()
+
+
 def log_probs(model: AnswerModel, prompts: PromptBatch, tokens: Tensor) -> Tensor:
     """Of whole answers, shape (N,). Tokens that cannot be said (PAD in the place of the first) give -inf."""
     return model.token_log_probs(prompts, tokens).sum(dim=1).masked_fill(tokens[:, 0] == PAD, -math.inf)
