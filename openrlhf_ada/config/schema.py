@@ -192,8 +192,8 @@ class AdaConfig:
     same with --ada_correction stratum, and where all or random rollouts are trained."""
     baseline_factor: str = flag_of_both("one", choices=FACTORS, read_by=ADAPTIVE | {"predicts_baseline": SOME})
     """What a predicted baseline is multiplied by. one: nothing else. least_noise: the factor at which the gradient had
-    the least noise in earlier steps, by the engines' log-probabilities, which are then asked for in every step. It is
-    near 0 where right answers are certain, and near 1 where they vary. What is optimised stays the same."""
+    the least noise in earlier steps, by log-probabilities that engines then give in every step. Near 0 where right
+    answers are certain, near 1 where they vary. What is optimised stays the same."""
     zeros: str = flag_of_both("compute", choices=ZEROS)
     """Trained rollouts whose coefficient is 0. compute: as all others. skip: the policy does not compute them; the
     gradient is the same, since they still count where the loss is averaged."""

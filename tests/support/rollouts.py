@@ -120,7 +120,11 @@ class TableGenerator(AdaptiveSamplesGenerator):
 
     def answer(self, reader: ResponseReader, request: Request, score: float, prompt: str) -> Any:
         """(sample, result) of a rollout; None: no score."""
-        result = result_of(response(prompt, score, tokens=request.index + 1))
+        tokens = request.index + 1
+        answer = response(prompt, score, tokens=tokens)
+        if self.settings.measures_factor:
+            answer["rollout_log_probs"] = [-1.0 / (1.0 + request.key % 3 + score)] * (2 + tokens)
+        result = result_of(answer)
         return reader.sample(request, result, (0, 0)), result
 
 
