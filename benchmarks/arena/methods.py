@@ -64,6 +64,11 @@ class Method:
     wrong_epochs: int | None = None
     by_outcome: tuple[float, float] | None = None
 
+    @property
+    def has_flags(self) -> bool:
+        """Do our flags say all of it?"""
+        return not self.least_noise and self.wrong_epochs is None and self.by_outcome is None
+
     def settings(self, prompts: int) -> Settings:
         """`prompts`: of a step."""
         return resolve(AdaConfig(**self.ada), n=self.n, advantage=self.estimator, batch=prompts)
@@ -372,4 +377,9 @@ def check_on_real_stack(methods: Sequence[str]) -> None:
         raise ValueError(
             f"--methods {','.join(without)}: weights at true pass rates, which only a small model has. The real stack "
             "cannot train so. Leave out what begins with weighed-as-"
+        )
+    if without := [name for name in methods if not METHODS[name].has_flags]:
+        raise ValueError(
+            f"--methods {','.join(without)}: no flag says this yet, so the real stack would train something else. "
+            "Leave them out, or compare them with `grid`"
         )
