@@ -85,8 +85,8 @@ def render(by_task: ByTask) -> str:
         f"*Cost*: to the target ({TARGET_SHARE:.0%} of what `{REFERENCE}` gains over the budget), as a ratio to that "
         f"of `{REFERENCE}`, with its 95 % interval over 10 seeds. Bold: p < 0.05, corrected for all methods. "
         "*missed*: so many seeds did not reach the target, and count with the whole budget. *all*: geometric mean, of "
-        "methods that were run on all tasks; the others are shown without intervals. Each method has the best of "
-        f"learning rates from {min(RATES):g} to {max(RATES):g} and {min(PROMPTS)} to {max(PROMPTS)} prompts "
+        "methods that were run on all tasks; the others are shown in seconds, without intervals. Each method has the best "
+        f"of learning rates from {min(RATES):g} to {max(RATES):g} and {min(PROMPTS)} to {max(PROMPTS)} prompts "
         "of a step. *e2*: two epochs over each step. *skip*: rollouts of advantage 0 are not computed. *in-eight*: in "
         "eight updates of a step instead of four. `methods.py` has all names and flags.",
         *(part for cost in PACKED_COSTS for part in at_equal(by_task, cost)),
@@ -116,23 +116,23 @@ def at_equal(by_task: ByTask, cost: str) -> list[str]:
     """Costs; in seconds also what they are beside, and accuracies."""
     several = _at(by_task, cost)
     everywhere = over_tasks(several)
-    run = {name for finals in several for name in finals.runs}
-    others = sorted(run - everywhere.keys(), key=lambda n: min(f.rows[n].cost.mean for f in several if n in f.runs))
-    shown = [name for name in others if name not in CONTROLS.values()]
-    some = [finals for finals in several if any(name in finals.runs for name in shown)]
     sections = [
         f"## At equal {cost}",
         markdown(
             ["method", *_tasks(several), "all"], [[*_costs(several, n), _all(*everywhere[n])] for n in everywhere]
         ),
     ]
+    if cost != "seconds":
+        return sections
+    run = {name for finals in several for name in finals.runs}
+    others = sorted(run - everywhere.keys(), key=lambda n: min(f.rows[n].cost.mean for f in several if n in f.runs))
+    shown = [name for name in others if name not in CONTROLS.values()]
+    some = [finals for finals in several if any(name in finals.runs for name in shown)]
     if shown:
         sections += [
             "Not run on all tasks:",
             markdown(["method", *_tasks(some)], [_costs(some, n, "") for n in shown]),
         ]
-    if cost != "seconds":
-        return sections
     return [
         *sections,
         "Beside the cheapest uniform sampling, on the same worlds:",
@@ -278,11 +278,19 @@ def language_model(results: Results[real.Cell], conditions: real.Conditions) -> 
 
 
 def _means_of_runs(rows: Sequence[real_table.Row]) -> str:
-    means = ["prompts of a step", "start", "at the end", "tokens drawn", "tokens trained", "sampling", "training"]
+    means = [
+        "prompts and updates of a step",
+        "start",
+        "at the end",
+        "tokens drawn",
+        "tokens trained",
+        "sampling",
+        "training",
+    ]
     spent = [
         [
             f"`{row.method}`",
-            str(row.prompts),
+            f"{row.prompts}, {METHODS[row.method].epochs * METHODS[row.method].updates}",
             f"{row.start:.1%}",
             f"{row.final:.1%} ± {row.half_width:.1%}",
             *(f"{row.spent[of]:,.0f}" for of in ("tokens", "trained_tokens")),
