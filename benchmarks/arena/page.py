@@ -85,8 +85,8 @@ def render(by_task: ByTask) -> str:
         f"*Cost*: to the target ({TARGET_SHARE:.0%} of what `{REFERENCE}` gains over the budget), as a ratio to that "
         f"of `{REFERENCE}`, with its 95 % interval over 10 seeds. Bold: p < 0.05, corrected for all methods. "
         "*missed*: so many seeds did not reach the target, and count with the whole budget. *all*: geometric mean, of "
-        "methods that were run on all tasks; the others are shown in seconds, without intervals. Each method has the best "
-        f"of learning rates from {min(RATES):g} to {max(RATES):g} and {min(PROMPTS)} to {max(PROMPTS)} prompts "
+        "methods that were run on all tasks; the others are shown in seconds, without intervals. Each method has the "
+        f"best of learning rates from {min(RATES):g} to {max(RATES):g} and {min(PROMPTS)} to {max(PROMPTS)} prompts "
         "of a step. *e2*: two epochs over each step. *skip*: rollouts of advantage 0 are not computed. *in-eight*: in "
         "eight updates of a step instead of four. `methods.py` has all names and flags.",
         *(part for cost in PACKED_COSTS for part in at_equal(by_task, cost)),
