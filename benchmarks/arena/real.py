@@ -45,8 +45,10 @@ METHODS_DEFAULT = (
     "dapo-8",
 )
 
-METHODS_OF_TOTALS = tuple(f"{name}/{epochs}" for epochs in GRID_EPOCHS for name in ("n8", "n1", "right-1", "balance"))
-"""Each in four updates of an epoch. `lambda-1` belongs here as soon as a flag of ours can say it."""
+METHODS_OF_TOTALS = tuple(
+    f"{name}/{epochs}" for epochs in GRID_EPOCHS for name in ("n8", "n1", "lambda-1", "right-1", "balance")
+)
+"""Each in four updates of an epoch."""
 
 RATES_OF_TOTALS = (2e-5, 6e-6, 6e-5)
 """The middle one first: partial results are of all methods at one rate."""
@@ -200,7 +202,7 @@ def run_flags(name: str, conditions: Conditions) -> Flags:
 
 def method_flags(method: Method) -> Flags:
     """Our flags, for `openrlhf-ada train`."""
-    ours = dict(method.ada)
+    ours = method.ada | ({"baseline_factor": "least_noise"} if method.least_noise else {})
     if method.refill:
         ours["unresolved"] = "refill"
         if ours.get("select") == "all":
