@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from benchmarks.arena.peers import PEERS
+from benchmarks.arena.peers.base import Rules
 from openrlhf_ada.config import presets
 from openrlhf_ada.config.nearest import did_you_mean
 from openrlhf_ada.config.schema import AdaConfig
@@ -70,7 +72,21 @@ class Method:
 
     def policy(self, prompts: int) -> Policy:
         """A new one."""
+        return self.start(prompts, prompts, 0)
+
+    def start(self, prompts: int, rows: int, seed: int) -> Policy:
+        """A new one, for a training set of so many rows."""
         return make_policy(self.settings(prompts))
+
+
+@dataclass(frozen=True, slots=True)
+class Peer(Method):
+    """A published method whose policy is the arena's own; see peers/. The package's flags say how groups are built."""
+
+    rules: Rules = field(kw_only=True)
+
+    def start(self, prompts: int, rows: int, seed: int) -> Policy:
+        return self.rules.start(self.settings(prompts), rows, seed)
 
 
 def _uniform(n: int, **more: Any) -> dict[str, Any]:
@@ -278,7 +294,7 @@ GRID_EPOCHS = (1, 2)
 
 def _grid() -> Iterator[Method]:
     """Every one with each of GRID_EPOCHS, in UPDATES of an epoch."""
-    for base in (*_grid_of_n(), *_grid_published(), *_grid_least_noise()):
+    for base in (*_grid_of_n(), *_grid_published(), *_grid_least_noise(), *_grid_peers()):
         for epochs in GRID_EPOCHS:
             name, summary = f"{base.name}/{epochs}", f"{base.summary}; {epochs} epochs"
             yield replace(base, name=name, summary=summary, epochs=epochs, updates=UPDATES)
@@ -322,6 +338,11 @@ def _grid_least_noise() -> Iterator[Method]:
     until = _until_right(8) | {"baseline": "estimator"} | SKIP
     summary = "one at a time until one is right, at most 8; all trained, with the baseline of least noise"
     yield Method("lambda-success-8", summary, 1, until, "flash_reinforce", least_noise=True)
+
+
+def _grid_peers() -> Iterator[Method]:
+    for name, n, estimator, rules in PEERS:
+        yield Peer(name, rules.summary, estimator=estimator, rules=rules, **_uniform(n, **SKIP))
 
 
 def _all() -> Iterator[Method]:
@@ -368,6 +389,8 @@ def check_names(flag: str, given: Sequence[str], known: Collection[str]) -> None
 def check_on_real_stack(methods: Sequence[str]) -> None:
     """Raises ValueError for methods that no command line can name."""
     check_names("--methods", methods, METHODS)
+    if own := [name for name in methods if isinstance(METHODS[name], Peer)]:
+        raise ValueError(f"--methods {','.join(own)}: no flags make these. Leave them out, or take the verb grid")
     if without := [name for name in methods if METHODS[name].weight_of is not None]:
         raise ValueError(
             f"--methods {','.join(without)}: weights at true pass rates, which only a small model has. The real stack "
