@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 import torch
@@ -48,7 +49,10 @@ class AnswerModel(nn.Module, ABC):
 
 
 class ChainModel(AnswerModel):
-    """A recurrent network."""
+    """A recurrent network: a GRU cell that reads the last token and the function, and a head that sees the function.
+
+    What does not change over an answer is computed once, and answers that have ended are left out.
+    """
 
     def __init__(self, num_functions: int, max_length: int) -> None:
         super().__init__()
@@ -59,45 +63,75 @@ class ChainModel(AnswerModel):
         self.cell = nn.GRUCell(2 * WIDTH, WIDTH)
         self.head = nn.Sequential(nn.Linear(2 * WIDTH, 2 * WIDTH), nn.GELU(), nn.Linear(2 * WIDTH, NUM_TOKENS))
 
-    def read(self, prompts: PromptBatch) -> tuple[Tensor, Tensor]:
-        """(what stands for the function, first state), shapes (N, WIDTH)."""
+    def _read(self, prompts: PromptBatch) -> tuple[Tensor, Tensor, Tensor]:
+        """(first state, what the function adds to the gates and in the head), shapes (N, 1, 3 and 2 times WIDTH)."""
         function = self.function(prompts.function)
-        return function, self.start(prompts.start) + self.length(prompts.length)
+        hidden = cast("nn.Linear", self.head[0])
+        gates = functional.linear(function, self.cell.weight_ih[:, WIDTH:])
+        in_head = functional.linear(function, hidden.weight[:, WIDTH:], hidden.bias)
+        return self.start(prompts.start) + self.length(prompts.length), gates, in_head
 
-    def step(self, function: Tensor, state: Tensor, said: Tensor) -> tuple[Tensor, Tensor]:
-        """(log-probabilities of the next token (N, NUM_TOKENS), next state) after the token `said`, shape (N,)."""
-        state = self.cell(torch.cat([self.said(said), function], dim=1), state)
-        return functional.log_softmax(self.head(torch.cat([state, function], dim=1)), dim=1), state
+    def _gates_of_tokens(self) -> Tensor:
+        """What the last token adds to the gates, shape (PAD + 1, 3 WIDTH)."""
+        return functional.linear(self.said.weight, self.cell.weight_ih[:, :WIDTH], self.cell.bias_ih)
+
+    def _next(self, gates: Tensor, state: Tensor) -> Tensor:
+        """The state after a token, shape (N, WIDTH)."""
+        of_state = functional.linear(state, self.cell.weight_hh, self.cell.bias_hh)
+        reset, update = (gates + of_state)[:, : 2 * WIDTH].sigmoid().chunk(2, dim=1)
+        new = torch.tanh(gates[:, 2 * WIDTH :] + reset * of_state[:, 2 * WIDTH :])
+        return new + update * (state - new)
+
+    def _logits(self, state: Tensor, in_head: Tensor) -> Tensor:
+        """Shape (N, NUM_TOKENS)."""
+        hidden, activation, last = self.head
+        return last(activation(functional.linear(state, cast("nn.Linear", hidden).weight[:, :WIDTH]) + in_head))
 
     def sample(self, prompts: PromptBatch, generator: torch.Generator) -> Tensor:
-        function, state = self.read(prompts)
-        size, longest = prompts.answers.shape
-        said = torch.full((size,), PAD)
-        tokens = torch.full((size, longest), PAD)
-        ended = torch.zeros(size, dtype=torch.bool)
-        for position in range(longest):
-            log_probs, state = self.step(function, state, said)
-            said = torch.where(ended, PAD, drawn(log_probs, generator))
-            tokens[:, position] = said
-            ended |= said == END
+        state, gates, in_head = self._read(prompts)
+        of_token = self._gates_of_tokens()
+        tokens = torch.full(prompts.answers.shape, PAD)
+        speaking, said = torch.arange(len(tokens)), torch.full((len(tokens),), PAD)
+        for position in range(tokens.shape[1]):
+            # As many random numbers whoever has ended: so those of one prompt do not depend on others' answers.
+            noise = gumbel((len(tokens), NUM_TOKENS), generator)
+            state = self._next(functional.embedding(said, of_token) + gates, state)
+            said = (self._logits(state, in_head) + noise[speaking]).argmax(dim=1)
+            tokens[speaking, position] = said
+            on = said != END
+            speaking, said, state, gates, in_head = speaking[on], said[on], state[on], gates[on], in_head[on]
         return tokens
 
     def token_log_probs(self, prompts: PromptBatch, tokens: Tensor) -> Tensor:
-        function, state = self.read(prompts)
-        said = torch.full((len(tokens),), PAD)
-        columns: list[Tensor] = []
+        """Answers are read from the longest on, so those that go on at a position are the first so many."""
+        lengths = ((tokens != PAD) * torch.arange(1, tokens.shape[1] + 1)).amax(dim=1)
+        order = lengths.argsort(descending=True)
+        state, gates, in_head = (of[order] for of in self._read(prompts))
+        of_token, following = self._gates_of_tokens(), tokens[order]
+        said, states, rows = torch.full((len(tokens),), PAD), [], []
         for position in range(tokens.shape[1]):
-            by_token, state = self.step(function, state, said)
-            said = tokens[:, position]
-            chosen = by_token.gather(1, said.clamp_max(NUM_TOKENS - 1).unsqueeze(1)).squeeze(1)
-            columns.append(torch.where(said != PAD, chosen, 0.0))
-        return torch.stack(columns, dim=1)
+            going_on = int((lengths > position).sum())
+            said, state, gates = said[:going_on], state[:going_on], gates[:going_on]
+            state = self._next(functional.embedding(said, of_token) + gates, state)
+            said = following[:going_on, position]
+            states.append(state)
+            rows.append(torch.arange(going_on))
+        row, position = torch.cat(rows), torch.cat([torch.full_like(of, i) for i, of in enumerate(rows)])
+        by_token = functional.log_softmax(self._logits(torch.cat(states), in_head[row]), dim=1)
+        said = following[row, position]
+        chosen = by_token.gather(1, said.clamp_max(NUM_TOKENS - 1).unsqueeze(1)).squeeze(1)
+        found = torch.zeros(tokens.shape, dtype=chosen.dtype)
+        return found.index_put((order[row], position), torch.where(said != PAD, chosen, 0.0))
+
+
+def gumbel(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Noise with which the largest of log-probabilities + noise is a token drawn by them."""
+    return -torch.log(-torch.log(torch.rand(shape, generator=generator).clamp_min(1e-20)))
 
 
 def drawn(logits: Tensor, generator: torch.Generator) -> Tensor:
-    """One token for each row of logits, shape (N, V), by Gumbel's trick; shape (N,)."""
-    noise = -torch.log(-torch.log(torch.rand(logits.shape, generator=generator).clamp_min(1e-20)))
-    return (logits + noise).argmax(dim=1)
+    """One token for each row of logits, shape (N, V); shape (N,)."""
+    return (logits + gumbel(tuple(logits.shape), generator)).argmax(dim=1)
 
 
 def until_end(tokens: Tensor) -> Tensor:
