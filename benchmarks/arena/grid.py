@@ -31,7 +31,7 @@ COST = "seconds"
 STEP_ROLLOUTS = 512
 """That a step of every method draws on average, if pass rates are as `real.PASS_RATES` says."""
 
-RATES = (3e-4, 1e-3, 3e-3)
+RATES = (3e-4, 6e-4, 1e-3)
 
 TUNING_SEED, SEEDS = 1000, 5
 """Of the world on which rates are tried, and worlds that count: 0, 1, ..."""

@@ -166,8 +166,9 @@ def _fit(result: Result) -> Sigmoid:
 
 
 def _f_statistic(values: Floats) -> float:
-    """Of groups in rows."""
-    return float(values.shape[1] * values.mean(axis=1).var(ddof=1) / values.var(axis=1, ddof=1).mean())
+    """Of groups in rows; inf or nan where groups do not vary, which makes a verdict open."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return float(values.shape[1] * values.mean(axis=1).var(ddof=1) / values.var(axis=1, ddof=1).mean())
 
 
 ORDERINGS: dict[int, tuple[str, Callable[[View], list[Floats]]]] = {

@@ -11,7 +11,7 @@ from benchmarks.arena import agreement, costs, real
 from benchmarks.arena.campaign import PROMPTS, RATES
 from benchmarks.arena.folders import Results, difference, read_settings
 from benchmarks.arena.methods import METHODS
-from benchmarks.arena.packed import PACKED, PACKED_COSTS, changes, unpack
+from benchmarks.arena.packed import PACKED, changes, unpack
 from benchmarks.arena.statistics import Interval
 from benchmarks.arena.tables import REFERENCE, TARGET_SHARE, Finals, over_tasks
 from benchmarks.arena.tasks import WHOLE
@@ -85,12 +85,12 @@ def render(by_task: ByTask) -> str:
         "these figures show, and what they do not.",
         f"*Cost*: to the target ({TARGET_SHARE:.0%} of what `{REFERENCE}` gains over the budget), as a ratio to that "
         f"of `{REFERENCE}`, with its 95 % interval over 10 seeds. Bold: p < 0.05, corrected for all methods. "
-        "*missed*: so many seeds did not reach the target, and count with the whole budget. *all*: geometric mean, of "
-        "methods that were run on all tasks; the others are shown without intervals. Each method has the best of "
-        f"learning rates from {min(RATES):g} to {max(RATES):g} and {min(PROMPTS)} to {max(PROMPTS)} prompts "
+        "*missed*: so many seeds did not reach the target, and count with the whole budget. *all*: geometric mean. "
+        "Methods that were run on some tasks only, and costs in rollouts, are in `results/`. Each method has the best "
+        f"of learning rates from {min(RATES):g} to {max(RATES):g} and {min(PROMPTS)} to {max(PROMPTS)} prompts "
         "of a step. *e2*: two epochs over each step. *skip*: rollouts of advantage 0 are not computed. *in-eight*: in "
         "eight updates of a step instead of four. `methods.py` has all names and flags.",
-        *(part for cost in PACKED_COSTS for part in at_equal(by_task, cost)),
+        *at_equal(by_task, "seconds"),
         *_other_seconds(_at(by_task, "seconds")),
         *_weight_or_sampling(_at(by_task, "seconds")),
         *_machines(),
@@ -113,24 +113,15 @@ def _tasks(several: Sequence[Finals]) -> list[str]:
 
 
 def at_equal(by_task: ByTask, cost: str) -> list[str]:
-    """Costs; in seconds also what they are beside, and accuracies."""
+    """Costs of methods that were run on all tasks; in seconds also what ours are beside, and accuracies."""
     several = _at(by_task, cost)
     everywhere = over_tasks(several)
-    run = {name for finals in several for name in finals.runs}
-    others = sorted(run - everywhere.keys(), key=lambda n: min(f.rows[n].cost.mean for f in several if n in f.runs))
-    shown = [name for name in others if name not in CONTROLS.values()]
-    some = [finals for finals in several if any(name in finals.runs for name in shown)]
     sections = [
         f"## At equal {cost}",
         markdown(
             ["method", *_tasks(several), "all"], [[*_costs(several, n), _all(*everywhere[n])] for n in everywhere]
         ),
     ]
-    if shown:
-        sections += [
-            "Not run on all tasks:",
-            markdown(["method", *_tasks(some)], [_costs(some, n, "") for n in shown]),
-        ]
     if cost != "seconds":
         return sections
     return [
@@ -149,8 +140,8 @@ def at_equal(by_task: ByTask, cost: str) -> list[str]:
     ]
 
 
-def _costs(several: Sequence[Finals], name: str, interval: str = INTERVAL) -> list[str]:
-    return [f"`{name}`", *(_cost(finals, name, interval) for finals in several)]
+def _costs(several: Sequence[Finals], name: str) -> list[str]:
+    return [f"`{name}`", *(_cost(finals, name) for finals in several)]
 
 
 def _all(mean: float, p: float | None) -> str:

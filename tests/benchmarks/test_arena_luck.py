@@ -5,12 +5,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from benchmarks.arena.grid import BUDGETS, RATES, TUNING_SEED, Cell, Trials, marks
+from benchmarks.arena.grid_kept import kept, main
+from benchmarks.arena.grid_page import compared, details, render
 from benchmarks.arena.learner import AnswerModel, ChainModel, PromptBatch, _imperfect, is_right, right_share, sample
 from benchmarks.arena.least_noise import LeastNoiseFactor, score_norms
 from benchmarks.arena.measures import ANSWERS, measured, on_hardest
@@ -216,3 +219,48 @@ def test_a_sigmoid_is_found_again(curve: Sigmoid) -> None:
     assert (found.end, found.middle, found.slope) == pytest.approx((curve.end, curve.middle, curve.slope), rel=1e-3)
     with pytest.raises(ValueError, match="5"):
         fitted([0.0, 1.0], [0.1, 0.2])
+
+
+def line_to(right: float, pass8: float, budget: int = 4) -> dict[str, Any]:
+    """A run whose accuracy goes from .2 to this by a line in the logarithm of the cost."""
+    points = [round(at, 4) for at in marks(budget)]
+    shares = [0.0, *np.linspace(0.1, 1.0, len(points) - 1)]
+    measures = dict.fromkeys(("working", "luck", "pass32", "entropy", "tokens", "right_hard", "right_rest"), 0.5)
+    spent = {"steps": 3, "rollouts": 90, "tokens": 900, "trained": 80, "trained_tokens": 800, "batches": [[[8, 64]]]}
+    return {
+        "at": points,
+        "accuracy": [0.2 + share * (right - 0.2) for share in shares],
+        "spent": [spent] * len(points),
+        "measures": {
+            str(at): measures | {"right": right if at else 0.2, "pass8": pass8} for at in (0, *BUDGETS) if at <= budget
+        },
+    }
+
+
+def test_a_grid_is_kept_and_shown(tmp_path: Path) -> None:
+    """What has a world more than uniform sampling is shown on as many worlds; what has fewer is not shown."""
+    trials = Trials(tmp_path / "grid")
+    for name, right, pass8, worlds in (
+        ("n4/1", 0.6, 0.9, 3),
+        ("n8/1", 0.6, 0.8, 3),
+        ("n1/1", 0.8, 0.7, 4),
+        ("n2/1", 0.9, 0.9, 2),
+    ):
+        for seed in (TUNING_SEED, *range(worlds)):
+            trials.add(Cell("luck4", name, RATES[1], seed, 4), line_to(right, pass8))
+    with pytest.raises(ValueError, match="no settings"):
+        main("keep", [str(tmp_path / "grid")])
+    (tmp_path / "grid" / "settings.json").write_text('{"trials": {}}')
+    main("keep", [str(tmp_path / "grid"), "--out", str(tmp_path / "kept")])
+    settings, read = kept(tmp_path / "kept")
+    assert settings == {"trials": {}} and read.by_cell.keys() == trials.by_cell.keys()
+    (one,) = compared(read, 4)
+    assert one.seeds == 3 and one.methods == ["n1/1", "n4/1", "n8/1"]
+    assert one.pass8_lead == pytest.approx({"n1/1": -0.2, "n4/1": 0.0, "n8/1": -0.1})
+    assert one.beside_best["n1/1"] == 1.0 < one.beside_best["n4/1"] == one.beside_best["n8/1"]
+    assert one.beside_uniform["n4/1"] == 1.0
+    page, (head, *rows) = render(read), [line.split(",") for line in details(read).splitlines()]
+    assert "`n2/1`" not in page and page.count("`n1/1`") >= 2
+    assert {tuple(row[1:3]) for row in rows} == {(b, m) for b in ("1", "4") for m in one.methods}
+    spent = dict(zip(head, rows[0], strict=True))
+    assert (spent["rollouts spent"], spent["updates spent"]) == ("90", "12")

@@ -1,0 +1,60 @@
+"""Keep the trials of a grid in one small file, which git and the page of results can hold."""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from benchmarks.arena.costs import COSTS
+from benchmarks.arena.folders import SETTINGS, Result, read_settings
+from benchmarks.arena.grid import Cell, Trials
+from benchmarks.arena.methods import METHODS
+
+KEPT = Path(__file__).parent / "results" / "grid.jsonl.gz"
+
+KEPT_COSTS = ("rollouts", "tokens", "seconds-7b")
+"""Beside the cost that trials are compared by: at each point of a curve."""
+
+
+def main(prog: str, argv: Sequence[str]) -> None:
+    """Raises ValueError for a folder that is no grid."""
+    parser = argparse.ArgumentParser(prog=prog, description=__doc__)
+    parser.add_argument("folder", type=Path, help="of a grid")
+    parser.add_argument("--out", type=Path, default=KEPT, metavar="FILE", help="default: that of this repository")
+    args = parser.parse_args(argv)
+    if not (args.folder / SETTINGS).exists():
+        raise ValueError(
+            f"{args.folder} holds no grid (no {SETTINGS}). Name the --out of python -m benchmarks.arena grid"
+        )
+    keep(args.folder, args.out)
+
+
+def keep(folder: Path, file: Path) -> None:
+    """Write all trials of the folder, with how they were made."""
+    trials = Trials(folder)
+    lines: list[Any] = [read_settings(folder, ("trials",))]
+    lines += [_small(cell, trials.by_cell[cell]) for cell in sorted(trials.by_cell)]
+    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+    # Without a time, so that the same trials give the same file.
+    file.write_bytes(gzip.compress(text.encode(), 9, mtime=0))
+
+
+def _small(cell: Cell, result: Result) -> Result:
+    costs = {name: [round(value) for value in COSTS[name](result["spent"])] for name in KEPT_COSTS}
+    updates = METHODS[cell.method].epochs * METHODS[cell.method].updates
+    costs["updates"] = [point["steps"] * updates for point in result["spent"]]
+    return asdict(cell) | {name: result[name] for name in ("at", "accuracy", "measures")} | {"spent": costs}
+
+
+def kept(file: Path = KEPT) -> tuple[dict[str, Any], Trials]:
+    """(how trials were made, trials); `spent` of a result is by cost, a list each."""
+    settings, *lines = [json.loads(line) for line in gzip.decompress(file.read_bytes()).splitlines()]
+    trials, names = Trials(file.parent / "none"), [field.name for field in fields(Cell)]
+    for line in lines:
+        trials.by_cell[Cell(**{name: line.pop(name) for name in names})] = line
+    return settings, trials

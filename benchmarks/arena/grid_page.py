@@ -1,0 +1,274 @@
+"""GRID.md and results/grid.csv, from the trials of the grid that are kept. What has not been run is not shown."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.arena import grid, orderings
+from benchmarks.arena.grid_kept import KEPT, kept
+from benchmarks.arena.page import markdown
+from benchmarks.arena.sigmoid import fitted
+from benchmarks.arena.statistics import mean_interval
+from benchmarks.arena.tasks import TASKS, Floats
+
+PAGE, TABLE = Path(__file__).parent / "GRID.md", KEPT.with_name("grid.csv")
+
+UNIFORM_N = ("n2", "n4", "n8", "n16", "n32")
+
+SHARES = (0.8, 0.9, 0.95)
+
+EQUAL = 0.02
+"""Curves that differ by less have not crossed."""
+
+
+def main(prog: str, argv: Sequence[str]) -> None:
+    argparse.ArgumentParser(prog=prog, description=__doc__).parse_args(argv)
+    _, trials = kept()
+    PAGE.write_text(render(trials), encoding="utf-8")
+    TABLE.write_text(details(trials), encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The methods that are complete on a task up to a budget, on `seeds` worlds."""
+
+    trials: grid.Trials
+    task: str
+    budget: int
+
+    @cached_property
+    def seeds(self) -> int:
+        """Worlds, from 0 on, on which all uniform sampling that bounds pass@8 was run."""
+        return min(map(self._worlds, grid.UNIFORM))
+
+    @cached_property
+    def methods(self) -> list[str]:
+        known = dict.fromkeys(cell.method for cell in sorted(self.trials.by_cell) if cell.task == self.task)
+        return [name for name in known if self.seeds and self._worlds(name) >= self.seeds]
+
+    def _worlds(self, method: str) -> int:
+        try:
+            found = 0
+            while grid.result_at(self.trials, self.task, method, found, self.budget) is not None:
+                found += 1
+            return found
+        except LookupError:
+            return 0
+
+    def measure(self, method: str, name: str) -> Floats:
+        """By world."""
+        return np.array([result["measures"][str(self.budget)][name] for result in self.results(method)])
+
+    def results(self, method: str) -> list[grid.Result]:
+        found = (grid.result_at(self.trials, self.task, method, seed, self.budget) for seed in range(self.seeds))
+        return [result for result in found if result is not None]
+
+    def curve(self, method: str) -> Floats:
+        """Mean share of right answers at each point up to the budget."""
+        curves = [np.array(r["accuracy"])[np.array(r["at"]) <= self.budget] for r in self.results(method)]
+        return np.mean(curves, axis=0)
+
+    def costs(self, share: float) -> dict[str, Floats]:
+        """To this share of the best method's gain, by world."""
+        return grid.costs_by_world(self.trials, self.task, self.methods, self.seeds, self.budget, share)
+
+    @cached_property
+    def beside_best(self) -> dict[str, float]:
+        """Cost to 90 % of the best gain over that of the cheapest method: geometric means over worlds."""
+        logs = {name: float(np.log(values).mean()) for name, values in self.costs(0.9).items()}
+        return {name: math.exp(value - min(logs.values())) for name, value in logs.items()}
+
+    @cached_property
+    def beside_uniform(self) -> dict[str, float]:
+        """The same over the cheapest uniform sampling of two rollouts or more."""
+        uniform = [name for name in self.methods if name.partition("/")[0] in UNIFORM_N]
+        cheapest = min(self.beside_best[name] for name in uniform)
+        return {name: value / cheapest for name, value in self.beside_best.items()}
+
+    @cached_property
+    def pass8_lead(self) -> dict[str, float]:
+        """Over the better of grid.UNIFORM, mean over worlds."""
+        best = max(float(self.measure(name, "pass8").mean()) for name in grid.UNIFORM)
+        return {name: float(self.measure(name, "pass8").mean()) - best for name in self.methods}
+
+
+def compared(trials: grid.Trials, budget: int) -> list[Compared]:
+    """By task, in the order of TASKS; those that have something."""
+    found = (Compared(trials, task, budget) for task in TASKS)
+    return [one for one in found if one.methods]
+
+
+# -- the page ---------------------------------------------------------------------------------------------------------
+
+
+def render(trials: grid.Trials) -> str:
+    sections = [
+        "# Methods on tasks with luck and many right ways",
+        "`python -m benchmarks.arena grid-page` writes this page from `results/grid.jsonl.gz`. What is compared, and "
+        "how: [the protocol](PROTOCOL.md). NAME/1 and NAME/2: one and two epochs over a step. All measures of every "
+        "method: `results/grid.csv`. Runs that are not complete are not here.",
+    ]
+    for budget in grid.BUDGETS:
+        if found := compared(trials, budget):
+            sections += [f"## A budget of {budget}", *_costs(found), *_accuracy(found)]
+    sections += ["## The published orderings", *_orderings(trials), *_crossings(trials), *_fits(trials)]
+    return "\n\n".join(sections) + "\n"
+
+
+def _everywhere(found: Sequence[Compared]) -> list[str]:
+    """Methods of every task, the least bad at its worst first."""
+    names = [name for name in found[0].methods if all(name in one.methods for one in found)]
+    return sorted(names, key=lambda name: max(one.beside_best[name] for one in found))
+
+
+def _costs(found: Sequence[Compared]) -> list[str]:
+    head = ["method", *(f"`{one.task}`" for one in found), "worst", "of uniform", "pass@8"]
+    body = [
+        [
+            f"`{name}`",
+            *(f"{one.beside_best[name]:.2f}" for one in found),
+            f"{max(one.beside_best[name] for one in found):.2f}",
+            f"{np.median([one.beside_uniform[name] for one in found]):.2f}",
+            f"{100 * min(one.pass8_lead[name] for one in found):+.1f}",
+        ]
+        for name in _everywhere(found)
+    ]
+    worlds = sorted({one.seeds for one in found})
+    return [
+        "Cost to 90 % of the best gain, beside the cheapest method of the task; at its worst; the median beside the "
+        "cheapest uniform sampling of several rollouts; and by how many points pass@8 is above the better of "
+        f"`n4/1` and `n8/1`, at its worst. Worlds: {', '.join(map(str, worlds))}.",
+        markdown(head, body),
+    ]
+
+
+def _accuracy(found: Sequence[Compared]) -> list[str]:
+    def cell(one: Compared, name: str) -> str:
+        return " / ".join(f"{100 * one.measure(name, of).mean():.1f}" for of in ("right", "pass8"))
+
+    body = [[f"`{name}`", *(cell(one, name) for one in found)] for name in _everywhere(found)]
+    return ["Right / pass@8, in %:", markdown(["method", *(f"`{one.task}`" for one in found)], body)]
+
+
+def _orderings(trials: grid.Trials) -> list[str]:
+    seeds = min((one.seeds for task in orderings.TASKS for one in [Compared(trials, task, 4)]), default=0)
+    if not seeds:
+        return ["Not run yet."]
+    verdicts = orderings.found(orderings.View(trials, seeds))
+    body = [
+        [str(number), orderings.ORDERINGS[number][0], *_verdict(verdicts[number])] for number in orderings.ORDERINGS
+    ]
+    tasks = ", ".join(f"`{name}`" for name in orderings.TASKS)
+    return [
+        f"On {tasks}, {seeds} worlds each; positive is the published direction.",
+        markdown(["#", "ordering", "arena", "measured"], body),
+    ]
+
+
+def _verdict(one: orderings.Found | None) -> list[str]:
+    if one is None:
+        return [orderings.NOT_RUN, ""]
+    return [one.verdict, "; ".join(interval.text("+.3f") for interval in one.intervals)]
+
+
+def _crossings(trials: grid.Trials) -> list[str]:
+    """Of pairs of methods of equal epochs: who leads first, who last, and from which budget on."""
+    lines: list[str] = []
+    for task in TASKS:
+        found = [Compared(trials, task, budget) for budget in grid.BUDGETS]
+        longest = next((one for one in reversed(found) if len(one.methods) > 1), None)
+        if longest is not None:
+            lines += [f"- `{task}`: {text}" for text in _crossings_of(longest)]
+    return ["## Where curves cross", *(["\n".join(lines)] if lines else ["Nowhere, by more than 2 points."])]
+
+
+def _crossings_of(one: Compared) -> list[str]:
+    curves = {name: one.curve(name) for name in one.methods}
+    at, texts = one.results(one.methods[0])[0]["at"], list[str]()
+    for a, b in combinations(curves, 2):
+        gap = curves[a] - curves[b]
+        ahead, behind = np.flatnonzero(gap > EQUAL), np.flatnonzero(gap < -EQUAL)
+        if len(ahead) and len(behind):
+            first, last = (a, b) if ahead[0] < behind[0] else (b, a)
+            turned = behind if first == a else ahead
+            texts.append(f"`{first}` first, `{last}` from {at[int(turned[0])]:.2g} on")
+    return texts
+
+
+def _fits(trials: grid.Trials) -> list[str]:
+    """How well a sigmoid through the first half of a run says its end."""
+    errors: list[float] = []
+    for task in TASKS:
+        one = Compared(trials, task, 4)
+        for result in (result for name in one.methods for result in one.results(name)):
+            half = sum(at <= 2.0 for at in result["at"])
+            if half >= 5:
+                known = fitted(result["at"][:half], result["accuracy"][:half])
+                errors.append(abs(float(known.at(4.0)) - result["measures"]["4"]["right"]))
+    if not errors:
+        return []
+    return [
+        "## What a fit says",
+        f"A sigmoid through the first half of a budget of 4 misses the end by {100 * float(np.median(errors)):.1f} "
+        f"points in the median, and by {100 * float(np.quantile(errors, 0.9)):.1f} at the ninth decile "
+        f"({len(errors)} runs).",
+    ]
+
+
+# -- all measures -----------------------------------------------------------------------------------------------------
+
+
+def details(trials: grid.Trials) -> str:
+    """CSV: means over worlds, half-widths of 95 % intervals of right and pass@8, costs to shares of the best gain."""
+    text = io.StringIO()
+    measures = ("right", "working", "luck", "pass8", "pass32", "entropy", "tokens", "right_hard", "right_rest")
+    costs, shares = ("updates", "rollouts", "tokens", "seconds-7b"), [f"cost to {share:.0%}" for share in SHARES]
+    rows = csv.writer(text, lineterminator="\n")
+    spent = [f"{name} spent" for name in costs]
+    rows.writerow(
+        [
+            "task",
+            "budget",
+            "method",
+            "rate",
+            "keeps pass8",
+            "worlds",
+            *measures,
+            "right +-",
+            "pass8 +-",
+            *spent,
+            *shares,
+        ]
+    )
+    for budget in grid.BUDGETS:
+        for one in compared(trials, budget):
+            to_share = [one.costs(share) for share in SHARES]
+            for name in one.methods:
+                setting = grid.tuned(trials, one.task, name, budget)
+                values = [f"{one.measure(name, of).mean():.4f}" for of in measures]
+                halves = [_half_width(one.measure(name, of)) for of in ("right", "pass8")]
+                used = [f"{np.mean([_spent(r, budget, cost) for r in one.results(name)]):.0f}" for cost in costs]
+                reached = [f"{math.exp(float(np.log(found[name]).mean())):.3f}" for found in to_share]
+                head = [one.task, budget, name, setting.rate, int(setting.keeps_pass8), one.seeds]
+                rows.writerow([*head, *values, *halves, *used, *reached])
+    return text.getvalue()
+
+
+def _half_width(values: Floats) -> str:
+    interval = mean_interval(values.tolist())
+    return "" if interval.high is None else f"{interval.high - interval.mean:.4f}"
+
+
+def _spent(result: grid.Result, budget: int, cost: str) -> float:
+    at = [abs(point - budget) < 1e-6 for point in result["at"]].index(True)
+    return float(result["spent"][cost][at])
