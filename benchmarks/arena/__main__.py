@@ -1,4 +1,4 @@
-"""python -m benchmarks.arena VERB, each with --help: grid, campaign, agreement, real, weights, seconds, pack, page."""
+"""python -m benchmarks.arena VERB; each of VERBS has --help."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ VERBS = {
     "grid": ("run_grid", "compare methods of equal epochs and updates on tasks with luck and many right ways"),
     "agreement": ("run_agreement", "train one small language model in one process and on the real stack"),
     "real": ("run_real", "train SmolLM2-135M with each method on the real stack"),
+    "start": ("supervised_start", "teach SmolLM2-135M running totals, and measure its pass rates"),
     "weights": ("measured_weights", "measure which weight methods give a prompt, in training"),
     "seconds": ("seconds", "derive the figures that seconds are computed from"),
     "pack": ("packed", "keep the trials of a finished campaign in small files"),

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.arena import agreement, costs, real
+from benchmarks.arena import agreement, costs, real, real_table
 from benchmarks.arena.campaign import PROMPTS, RATES
 from benchmarks.arena.folders import Results, difference, read_settings
 from benchmarks.arena.methods import METHODS
@@ -30,7 +30,8 @@ ON_PAGE = (
 CONTROLS = {method.weight_of: name for name, method in METHODS.items() if method.weight_of is not None}
 """By the method whose weight they have."""
 
-MODELS = {"smollm2": "SmolLM2-135M-Instruct", "toy": "The demo's toy"}
+ON_REAL_STACK = ("real", "real-totals-10", "real-totals-4")
+"""Folders of PACKED, as far as they are there."""
 
 OURS = ("raft-n1-e2", "first-success-8", "spo-n2")
 
@@ -77,8 +78,6 @@ def render(by_task: ByTask) -> str:
     header = read_settings(PACKED / "agreement", ("conditions",))["conditions"]
     conditions = agreement.Conditions(**header)
     trials = Results(PACKED / "agreement", agreement.Cell, agreement.MEASURED).by_cell
-    run = real.Conditions(**read_settings(PACKED / "real", ("conditions",))["conditions"])
-    runs = Results(PACKED / "real", real.Cell, real.MEASURED)
     sections = [
         "# Results of the arena",
         "`make arena-docs` writes this page from the files in `results/`. [The arena](../../docs/arena.md) says what "
@@ -94,9 +93,10 @@ def render(by_task: ByTask) -> str:
         *_other_seconds(_at(by_task, "seconds")),
         *_weight_or_sampling(_at(by_task, "seconds")),
         *_machines(),
-        *language_model(runs, run),
+        "## A language model on the real stack",
+        *(part for name in ON_REAL_STACK if (PACKED / name).exists() for part in language_model(*_of_real(name))),
         *agreement_of(conditions, trials),
-        *_changes(run),
+        *_changes(),
     ]
     return "\n\n".join(sections) + "\n"
 
@@ -235,25 +235,53 @@ def _machines() -> list[str]:
 # -- the real stack ---------------------------------------------------------------------------------------------------
 
 
+def _of_real(name: str) -> tuple[Results[real.Cell], real.Conditions]:
+    conditions = real.Conditions(**read_settings(PACKED / name, ("conditions",))["conditions"])
+    return Results(PACKED / name, real.Cell, real.MEASURED), conditions
+
+
 def language_model(results: Results[real.Cell], conditions: real.Conditions) -> list[str]:
-    run = {cell.method for cell in results.by_cell}
-    rows = real.table(results, [name for name in METHODS if name in run], conditions.budget)
-    shown = ("rollouts", "seconds")
+    kind, run = conditions.kind, {cell.method for cell in results.by_cell}
+    rows = real_table.table(results, [name for name in METHODS if name in run], conditions)
+    planned = real.plan(conditions, kind.methods, real.SEEDS)
+    left = len(results.missing(planned))
+    partial = f" **Partial**: {len(planned) - left} of {len(planned)} planned runs have ended." if left else ""
+    shown = (kind.counted, "seconds")
     head = ["method", "seeds", "mean accuracy less the reference's", *(f"{cost} to the target" for cost in shown)]
     gains = [
         [
             f"`{row.method}`",
             str(row.seeds),
-            row.gain.times(100).text("+.1f") if row.gain and row.method != real.REFERENCE else "",
-            *(_ratio(row.cost[cost], row) if row.cost else "" for cost in shown),
+            row.gain.times(100).text("+.1f") if row.gain and row.method != kind.reference else "",
+            *(_ratio(row.cost[cost], row, kind.reference) if row.cost else "" for cost in shown),
         ]
         for row in rows
     ]
-    means = ["prompts of a step", "start", "at the end", "tokens drawn", "tokens trained", "sampling", "training"]
+    rates = ", ".join(f"{rate:g}" for rate in conditions.rates)
+    best = "; each method at its best one" if len(conditions.rates) > 1 else ""
+    return [
+        f"{kind.shown}. {conditions.budget:,} {kind.counted} a run, learning rate {rates}{best}. Beside "
+        f"`{kind.reference}`, with 95 % intervals (Student's t over seeds), in points and as ratios.{partial}",
+        markdown(head, gains),
+        "Means of a run:",
+        _means_of_working(rows, kind) if kind.has_working else _means_of_runs(rows),
+    ]
+
+
+def _means_of_runs(rows: Sequence[real_table.Row]) -> str:
+    means = [
+        "prompts and updates of a step",
+        "start",
+        "at the end",
+        "tokens drawn",
+        "tokens trained",
+        "sampling",
+        "training",
+    ]
     spent = [
         [
             f"`{row.method}`",
-            str(row.prompts),
+            f"{row.prompts}, {METHODS[row.method].epochs * METHODS[row.method].updates}",
             f"{row.start:.1%}",
             f"{row.final:.1%} ± {row.half_width:.1%}",
             *(f"{row.spent[of]:,.0f}" for of in ("tokens", "trained_tokens")),
@@ -261,19 +289,29 @@ def language_model(results: Results[real.Cell], conditions: real.Conditions) -> 
         ]
         for row in rows
     ]
-    return [
-        "## A language model on the real stack",
-        f"{MODELS[conditions.model]}, sums with a short answer, {conditions.budget:,} rollouts a run, learning rate "
-        f"{conditions.rate:g} for all. Beside `{real.REFERENCE}`, with 95 % intervals (Student's t over seeds), in "
-        "points and as ratios. Methods make different numbers of updates.",
-        markdown(head, gains),
-        "Means of a run:",
-        markdown(["method", *means], spent),
+    return markdown(["method", *means], spent)
+
+
+def _means_of_working(rows: Sequence[real_table.Row], kind: real.Kind) -> str:
+    """At the budget."""
+    head = ["method", "rate", "right", "working right", f"pass@{kind.answers}", "surprisal of what is trained"]
+    body = [
+        [
+            f"`{row.method}`",
+            f"{row.rate:g} of {row.rates}",
+            f"{row.final:.1%} ± {row.half_width:.1%}",
+            *(f"{row.measures[of]:.1%}" for of in ("working_right", "pass")),
+            f"{row.measures['surprisal']:.3f}",
+            f"{row.measures['length']:.1f}",
+            *(f"{row.spent[of]:,.0f} s" for of in ("sampling_seconds", "training_seconds")),
+        ]
+        for row in rows
     ]
+    return markdown([*head, "tokens of an answer", "sampling", "training"], body)
 
 
-def _ratio(value: Interval, row: real.Row) -> str:
-    text = value.text(".2f") if row.method != real.REFERENCE else "1.00"
+def _ratio(value: Interval, row: real_table.Row, reference: str) -> str:
+    text = value.text(".2f") if row.method != reference else "1.00"
     return text + _missed(row.missed)
 
 
@@ -306,10 +344,11 @@ def agreement_of(conditions: agreement.Conditions, trials: agreement.Trials) -> 
     ]
 
 
-def _changes(run: real.Conditions) -> list[str]:
+def _changes() -> list[str]:
     """Of methods that are no longer what their kept trials were made with."""
     found = {name: how for task in WHOLE for name, how in changes(PACKED / f"{task}.jsonl.gz").items()}
     body = [[f"`{name}`", "small model", how] for name, how in found.items()]
+    _, run = _of_real("real")
     for what, theirs in read_settings(PACKED / "real", ()).items():
         name = what.removeprefix("flags of ")
         if name != what:

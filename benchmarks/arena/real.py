@@ -1,43 +1,37 @@
-"""Methods on the real stack: which runs there are, with which flags, what they say, and what methods cost there."""
+"""Methods on the real stack: which runs there are, with which flags, and what is kept of them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
-from benchmarks.arena.costs import mean_accuracy
-from benchmarks.arena.folders import Result, Results
-from benchmarks.arena.methods import METHODS, Method
-from benchmarks.arena.statistics import Interval, cost_to, mean_interval
-from benchmarks.arena.tables import TARGET_SHARE
+from benchmarks.arena.folders import Result
+from benchmarks.arena.methods import GRID_EPOCHS, METHODS, Method
+from benchmarks.arena.running_totals import CLASSES, working_right
 from openrlhf_ada.core.advantages import is_spread
 from openrlhf_ada.reporting.run_record import Row as Measurement
 from openrlhf_ada.reporting.run_record import Run
 from openrlhf_ada.simulation.coin_flips import simulate
 
-REFERENCE = "uniform-4-e2"
-"""Uniform sampling in two epochs. All are compared with it."""
-
 STEP_ROLLOUTS = 128
 """Rollouts that a step of every method draws on average, so that at an equal budget all take as many steps. Methods
 make as many updates of a step as RESULTS.md says: compare those that make the same number."""
-
-MEASUREMENTS = 8
-"""Evaluations within the budget, beside the one at the start."""
 
 PASS_RATES = (1.0, 1.5)
 """Beta distribution of the prompts' pass rates in the middle of a run, for the mean number of draws of a prompt."""
 
 SIMULATED_PROMPTS, SIMULATED_STEPS = 256, 8
 
+SEEDS = 3
+
 METHODS_DEFAULT = (
-    REFERENCE,
+    "uniform-4-e2",
+    "uniform-4-e2-in-eight",
     "first-success-8",
     "raft-n1-e2",
     "raft-n4-e2",
@@ -51,6 +45,58 @@ METHODS_DEFAULT = (
     "dapo-8",
 )
 
+METHODS_OF_TOTALS = tuple(f"{name}/{epochs}" for epochs in GRID_EPOCHS for name in ("n8", "n1", "right-1", "balance"))
+"""Each in four updates of an epoch. `lambda-1` belongs here as soon as a flag of ours can say it."""
+
+RATES_OF_TOTALS = (2e-5, 6e-6, 6e-5)
+"""The middle one first: partial results are of all methods at one rate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What is trained, on which prompts. `shown`: in a sentence. `counted`: what a budget is of, "rollouts" or
+    "tokens"; `per_rollout`: of it, roughly. `prompts`: training prompts of a seed. `answers`: to each held-out prompt
+    in an evaluation. `measurements`: evaluations within the budget, beside the one at the start. `reference`: with
+    which all methods are compared. `has_working`: see running_totals.py."""
+
+    shown: str
+    prompts: int
+    answers: int
+    rates: tuple[float, ...]
+    budget: int
+    methods: tuple[str, ...] = METHODS_DEFAULT
+    reference: str = "uniform-4-e2"
+    counted: str = "rollouts"
+    per_rollout: int = 1
+    measurements: int = 8
+    has_working: bool = False
+
+
+def _totals(classes: int) -> Kind:
+    shown = f"SmolLM2-135M, taught to write running totals, then a class of {classes} that alone is rewarded"
+    return Kind(
+        shown,
+        prompts=1024,
+        answers=8,
+        rates=RATES_OF_TOTALS,
+        budget=100_000,
+        methods=METHODS_OF_TOTALS,
+        reference="n8/1",
+        counted="tokens",
+        per_rollout=34,
+        measurements=4,
+        has_working=True,
+    )
+
+
+KINDS = {
+    # The demo evaluates twice, these runs nine times: with 4 answers a prompt that would take as long as 18 steps.
+    "smollm2": Kind("SmolLM2-135M-Instruct, sums with a short answer", 1024, 2, (2e-5,), 6144),
+    "toy": Kind("The demo's toy, sums with a short answer", 256, 8, (3e-4,), 6144),
+    **{f"totals-{classes}": _totals(classes) for classes in CLASSES},
+}
+"""By --model."""
+
 Flags = dict[str, Any]
 """By name without dashes; True is a switch."""
 
@@ -60,39 +106,45 @@ MEASURED = ("by_step", "evaluations")
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What is the same for all runs of a folder. `budget`: rollouts of a run. `rate`: learning rate, constant.
+    """What is the same for all runs of a folder. `model`: one of KINDS. `budget`: of a run, in what its kind counts.
 
-    `prompts`: training prompts of a seed. `answers`: to each held-out prompt in an evaluation.
+    `rates`: learning rates, constant in a run. `prompts`, `answers`: see Kind.
     """
 
     model: str
     budget: int
-    rate: float
+    rates: Sequence[float]
     prompts: int
     answers: int
 
     @property
+    def kind(self) -> Kind:
+        return KINDS[self.model]
+
+    @property
     def eval_steps(self) -> int:
         """Steps between two evaluations."""
-        return max(1, round(self.budget / STEP_ROLLOUTS / MEASUREMENTS))
+        return max(1, round(self.budget / self.kind.per_rollout / STEP_ROLLOUTS / self.kind.measurements))
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One run. `seed`: of the prompts, of their order and of all samples."""
+    """One run. `rate`: learning rate. `seed`: of the prompts, of their order and of all samples."""
 
     method: str
+    rate: float
     seed: int
 
     @property
     def name(self) -> str:
-        return f"{self.method}-seed{self.seed}"
+        """Also of its folder."""
+        return f"{self.method.replace('/', '-e')}-rate{self.rate:g}-seed{self.seed}"
 
 
-def plan(methods: Sequence[str], seeds: int) -> list[Cell]:
+def plan(conditions: Conditions, methods: Sequence[str], seeds: int) -> list[Cell]:
     """A seed with all methods, then the next: partial results are of whole seeds as far as possible."""
-    names = list(dict.fromkeys([REFERENCE, *methods]))
-    return [Cell(method, seed) for seed in range(seeds) for method in names]
+    names = list(dict.fromkeys([conditions.kind.reference, *methods]))
+    return [Cell(method, rate, seed) for seed in range(seeds) for rate in conditions.rates for method in names]
 
 
 # -- command lines ----------------------------------------------------------------------------------------------------
@@ -135,7 +187,6 @@ def run_flags(name: str, conditions: Conditions) -> Flags:
         "train.max_epochs": method.epochs,
         # Enough even if a prompt had one rollout: the run is ended when its budget is spent.
         "train.num_episodes": -(-conditions.budget // conditions.prompts) + 1,
-        "actor.adam.lr": conditions.rate,
         # A schedule would depend on the number of steps, which differs and is not known before.
         "actor.lr_scheduler": "constant",
         "eval.steps": conditions.eval_steps,
@@ -164,28 +215,39 @@ def method_flags(method: Method) -> Flags:
 # -- a run's record ---------------------------------------------------------------------------------------------------
 
 
-def is_finished(run: Run, budget: int) -> bool:
+def is_finished(run: Run, conditions: Conditions) -> bool:
     """Has it been evaluated at the start, and once its budget was spent?"""
     measured = [row["step"] for row in run.evaluations]
-    return bool(measured) and measured[0] == 0 and rollouts_until(run, measured[-1]) >= budget
+    return bool(measured) and measured[0] == 0 and spent_until(run, measured[-1], conditions) >= conditions.budget
 
 
-def rollouts_until(run: Run, step: int) -> int:
-    """Drawn in steps up to this one, waste included."""
-    return sum(row["ada/drawn"] for row in run.steps if row["step"] <= step)
+def spent_until(run: Run, step: int, conditions: Conditions) -> int:
+    """Of what the budget counts, drawn in steps up to this one, waste included."""
+    of = _BY_STEP[conditions.kind.counted]
+    return sum(of(row) for row in run.steps if row["step"] <= step)
 
 
-def result_of(run: Run) -> Result:
+def result_of(run: Run, kind: Kind) -> Result:
     """Costs of every step up to the last evaluation, and the evaluations. Seconds are of this machine."""
     last = run.evaluations[-1]["step"]
     steps = [row for row in run.steps if row["step"] <= last]
+    by_step = _BY_STEP | (_BY_STEP_WITH_WORKING if kind.has_working else {})
+    measures = _MEASURES | (_measures_with_working(kind.answers) if kind.has_working else {})
     return {
-        "by_step": {name: [_rounded(of(row)) for row in steps] for name, of in _BY_STEP.items()},
-        "evaluations": {
-            "step": [row["step"] for row in run.evaluations],
-            "accuracy": [round(row["eval/accuracy"], 5) for row in run.evaluations],
-            "half_width": [round(row["eval/ci95"], 5) for row in run.evaluations],
-        },
+        "by_step": {name: [_rounded(of(row)) for row in steps] for name, of in by_step.items()},
+        "evaluations": {"step": [row["step"] for row in run.evaluations]}
+        | {name: [round(of(row), 5) for row in run.evaluations] for name, of in measures.items()},
+    }
+
+
+_MEASURES = {"accuracy": lambda row: row["eval/accuracy"], "half_width": lambda row: row["eval/ci95"]}
+
+
+def _measures_with_working(answers: int) -> dict[str, Callable[[Measurement], float]]:
+    return {
+        "working_right": lambda row: working_right(row["eval/accuracy"], row["eval/score"]),
+        "pass": lambda row: row[f"eval/pass@{answers}"],
+        "length": lambda row: row["eval/tokens"],
     }
 
 
@@ -205,117 +267,9 @@ _BY_STEP = {
 """`trained_tokens`: what the policy computes. `seconds`: all of the step, weights to the engine included, without an
 evaluation."""
 
-
-def _rounded(value: float) -> float:
-    return value if isinstance(value, int) else round(value, 2)
-
-
-def curve(result: Result, cost: str) -> tuple[list[float], list[float]]:
-    """(cost at each evaluation, accuracy there)."""
-    spent = [0, *accumulate(result["by_step"][cost])]
-    return [spent[step] for step in result["evaluations"]["step"]], result["evaluations"]["accuracy"]
+_BY_STEP_WITH_WORKING = {"surprisal": lambda row: row.get("ada/surprisal")}
+"""None where nothing was trained."""
 
 
-# -- costs beside the reference ---------------------------------------------------------------------------------------
-
-COSTS = ("rollouts", "tokens", "seconds")
-"""To the target, that are shown. Seconds are measured on the machine that ran."""
-
-SPENT = ("tokens", "trained_tokens", "sampling_seconds", "training_seconds")
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One method. `seeds`: runs that have ended. The other figures are means over them.
-
-    `start`, `final`: accuracy before training and at the budget, `half_width`: of `final`, from the evaluations.
-    `gain`: mean accuracy over the budget less the reference's. `cost`: by name, cost to the target over the
-    reference's (geometric mean), which counts with the whole budget in the `missed` seeds without it. The last two are
-    of the seeds that the reference has as well, and None without such. `spent`: totals of a run up to its last
-    evaluation.
-    """
-
-    method: str
-    seeds: int
-    prompts: int
-    start: float
-    final: float
-    half_width: float
-    gain: Interval | None
-    cost: Mapping[str, Interval] | None
-    missed: int
-    spent: Mapping[str, float]
-
-
-def by_seed(results: Results[Cell], method: str) -> dict[int, Result]:
-    """As far as they have ended."""
-    return {cell.seed: result for cell, result in sorted(results.by_cell.items(), key=_seed) if cell.method == method}
-
-
-def _seed(item: tuple[Cell, Result]) -> int:
-    return item[0].seed
-
-
-def table(results: Results[Cell], methods: Sequence[str], budget: int) -> list[Row]:
-    """The reference first, then by mean accuracy over the budget. Methods without a finished run are left out."""
-    runs = {name: by_seed(results, name) for name in dict.fromkeys([REFERENCE, *methods])}
-    target = target_of(results, budget)
-    rows = [_row(name, of_method, runs[REFERENCE], budget, target) for name, of_method in runs.items() if of_method]
-    return sorted(rows, key=lambda row: (row.method != REFERENCE, -row.gain.mean if row.gain else 0.0))
-
-
-def target_of(results: Results[Cell], budget: int) -> float | None:
-    """The accuracy to reach: a share of the reference's mean gain over the budget. None without a run of it."""
-    runs = by_seed(results, REFERENCE).values()
-    if not runs:
-        return None
-    ends = [(run["evaluations"]["accuracy"][0], _accuracy_at(run, budget)) for run in runs]
-    first, last = np.mean(ends, axis=0).tolist()
-    return first + TARGET_SHARE * (last - first)
-
-
-def _row(
-    name: str, runs: Mapping[int, Result], reference: Mapping[int, Result], budget: int, target: float | None
-) -> Row:
-    pairs = [(runs[seed], reference[seed]) for seed in runs if seed in reference]
-    missed, cost, gain = 0, None, None
-    if target is not None and pairs:
-        missed = sum(max(run["evaluations"]["accuracy"]) < target for run in runs.values())
-        cost = {
-            of: mean_interval(
-                [math.log(_to_target(a, of, target) / _to_target(b, of, target)) for a, b in pairs], math.exp
-            )
-            for of in COSTS
-        }
-        gain = mean_interval([_area(ours, budget) - _area(theirs, budget) for ours, theirs in pairs])
-    widths = [run["evaluations"]["half_width"][-1] for run in runs.values()]
-    spent = {of: float(np.mean([sum(run["by_step"][of]) for run in runs.values()])) for of in SPENT}
-    # A run's record has once what is trained in every epoch.
-    spent["trained_tokens"] *= METHODS[name].epochs
-    return Row(
-        method=name,
-        seeds=len(runs),
-        prompts=prompts_per_step(name),
-        start=float(np.mean([run["evaluations"]["accuracy"][0] for run in runs.values()])),
-        final=float(np.mean([_accuracy_at(run, budget) for run in runs.values()])),
-        half_width=math.sqrt(sum(width**2 for width in widths)) / len(widths),
-        gain=gain,
-        cost=cost,
-        missed=missed,
-        spent=spent,
-    )
-
-
-def _accuracy_at(run: Result, budget: int) -> float:
-    """Between two evaluations by a line."""
-    return float(np.interp(budget, *curve(run, "rollouts")))
-
-
-def _area(run: Result, budget: int) -> float:
-    return mean_accuracy(*curve(run, "rollouts"), budget)
-
-
-def _to_target(run: Result, cost: str, target: float) -> float:
-    """Cost to the target, or the whole run's; at least that of one step, since the start may be above the target."""
-    spent, accuracy = curve(run, cost)
-    return max(cost_to(target, accuracy, spent)[0], run["by_step"][cost][0])
+def _rounded(value: float | None) -> float | None:
+    return value if value is None or isinstance(value, int) else round(value, 3)

@@ -1,7 +1,8 @@
 """Train a language model with each method, with Ray, DeepSpeed and vLLM: one training after the other.
 
 Ends when all are done or time is up; the same call with the same --out goes on, from checkpoints. A new folder is of
-SmolLM2-135M with the demo's arithmetic prompts, unless --model says otherwise.
+SmolLM2-135M with the demo's arithmetic prompts, unless --model says otherwise. `totals-10` and `totals-4`: the same
+model, taught to write a working before a short answer that alone is rewarded; luck is 1 in 10, or 4.
 """
 
 from __future__ import annotations
@@ -10,19 +11,20 @@ import argparse
 import json
 import shutil
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
+from benchmarks.arena import running_totals
 from benchmarks.arena.folders import Results, keep_settings, read_settings
 from benchmarks.arena.methods import check_on_real_stack, names
 from benchmarks.arena.page import language_model
 from benchmarks.arena.real import (
+    KINDS,
     MEASURED,
-    METHODS_DEFAULT,
-    REFERENCE,
+    SEEDS,
     STEP_ROLLOUTS,
     Cell,
     Conditions,
@@ -30,24 +32,44 @@ from benchmarks.arena.real import (
     is_finished,
     plan,
     result_of,
-    rollouts_until,
     run_flags,
-    table,
+    spent_until,
 )
+from benchmarks.arena.real_table import table
+from benchmarks.arena.supervised_start import MAX_NEW_TOKENS, prepare_start
 from benchmarks.arena.trainings import UnfinishedTrainingError, alone, deadline, run_training
 from openrlhf_ada.cli.demo import SMOLLM2, TOY, Recipe, flags_of_any_run, prepare_model, words, write_prompts
 from openrlhf_ada.reporting.run_log import CONFIG_FILE, METRICS_FILE
 from openrlhf_ada.reporting.run_record import Run, read_run
 from openrlhf_ada.trainer.checkpoints import has_checkpoint
 
-RECIPES: dict[str, Recipe] = {"smollm2": replace(SMOLLM2, eval_samples=2), "toy": TOY}
-MOST_PROMPTS = {"smollm2": 1024, "toy": 256}
-"""Training prompts that the tasks have next to the held-out ones."""
-"""The demo evaluates twice, these runs nine times: with 4 answers a prompt that would take as long as 18 steps."""
 
-BUDGET = 6144
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """How what is trained is made. `build`: the model, in a cache folder; `write`: prompts, as `write_prompts`.
+    `flags`: beside those of any run."""
 
-LEAST_BUDGET = 3 * STEP_ROLLOUTS
+    recipe: Recipe
+    build: Callable[[Path], Path]
+    write: Callable[..., Any]
+    flags: Flags
+
+
+def _totals(classes: int) -> Subject:
+    recipe = replace(SMOLLM2, num_heldout=96, max_new_tokens=MAX_NEW_TOKENS)
+    flags = {"reward.remote_url": running_totals.__file__, "ada_positive_threshold": 0.5}
+    write = partial(running_totals.write_prompts, classes=classes)
+    return Subject(recipe, partial(prepare_start, classes), write, flags)
+
+
+SUBJECTS = {
+    "smollm2": Subject(SMOLLM2, partial(prepare_model, False), partial(write_prompts, False), {}),
+    "toy": Subject(TOY, partial(prepare_model, True), partial(write_prompts, True), {}),
+    **{f"totals-{classes}": _totals(classes) for classes in running_totals.CLASSES},
+}
+"""By --model."""
+
+STEPS_LEAST = 3
 """A start, a middle and an end."""
 
 
@@ -55,27 +77,35 @@ def main(prog: str, argv: Sequence[str]) -> None:
     """Raises ValueError for bad input, UnfinishedTrainingError."""
     args = build_parser(prog).parse_args(argv)
     until = deadline(args.minutes)
-    check_on_real_stack(args.methods)
     conditions = conditions_of(args)
-    flags = {f"flags of {name}": run_flags(name, conditions) for name in dict.fromkeys([REFERENCE, *args.methods])}
+    methods = conditions.kind.methods if args.methods is None else args.methods
+    check_on_real_stack(methods)
+    named = dict.fromkeys([conditions.kind.reference, *methods])
+    flags = {f"flags of {name}": run_flags(name, conditions) for name in named}
     keep_settings(args.out, {"conditions": asdict(conditions)} | flags, ("conditions",))
+    cells = plan(conditions, methods, args.seeds)
     with alone(args.out) as lock:
         results = Results(args.out, Cell, MEASURED)
-        Campaign(conditions, plan(args.methods, args.seeds), results, lock, until).run()
-    show(args, conditions, results)
+        Campaign(conditions, cells, results, lock, until).run()
+    show(methods, cells, conditions, results)
 
 
 def build_parser(prog: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=prog, description=__doc__)
     add = parser.add_argument
-    add("--methods", type=names, default=list(METHODS_DEFAULT), metavar="NAME,...")
-    add("--seeds", type=int, default=3, metavar="N", help="at least 3 for intervals (default 3)")
-    add("--budget", type=int, metavar="N", help=f"rollouts of a run (default: the folder's, or {BUDGET})")
-    add("--model", choices=RECIPES, help="what is trained (default: the folder's, or smollm2)")
-    add("--rate", type=float, metavar="R", help="learning rate, constant (default: the folder's, or the demo's)")
+    add("--methods", type=names, metavar="NAME,...", help="default: those of the model's plan")
+    add("--seeds", type=int, default=SEEDS, metavar="N", help=f"at least 3 for intervals (default {SEEDS})")
+    counted = ", ".join(f"{kind.budget:,} {kind.counted} of {name}" for name, kind in KINDS.items())
+    add("--budget", type=int, metavar="N", help=f"of a run (default: the folder's, or {counted})")
+    add("--model", choices=KINDS, help="what is trained (default: the folder's, or smollm2)")
+    add("--rates", type=_rates, metavar="R,...", help="learning rates (default: the folder's, or the model's)")
     add("--minutes", type=float, metavar="M", help="stop after so many minutes (default: never)")
     add("--out", type=Path, default=Path("runs/arena-real"), metavar="DIR")
     return parser
+
+
+def _rates(text: str) -> tuple[float, ...]:
+    return tuple(map(float, names(text)))
 
 
 def conditions_of(args: argparse.Namespace) -> Conditions:
@@ -84,17 +114,21 @@ def conditions_of(args: argparse.Namespace) -> Conditions:
         raise ValueError(f"--seeds {args.seeds}: at least 1 is needed, and 3 for an interval")
     kept: dict[str, Any] = read_settings(args.out, ("conditions",)).get("conditions", {})
     model = args.model or kept.get("model", "smollm2")
-    recipe = RECIPES[model]
-    budget = kept.get("budget", BUDGET) if args.budget is None else args.budget
-    rate = kept.get("rate", recipe.learning_rate) if args.rate is None else args.rate
-    if budget < LEAST_BUDGET:
+    kind = KINDS[model]
+    budget = kept.get("budget", kind.budget) if args.budget is None else args.budget
+    rates = kept.get("rates", kind.rates) if args.rates is None else args.rates
+    least = STEPS_LEAST * STEP_ROLLOUTS * kind.per_rollout
+    if budget < least:
         raise ValueError(
-            f"--budget {budget}: a run needs at least {LEAST_BUDGET} rollouts for a start, a middle and an end, and "
-            f"several thousand to learn. Try {BUDGET}"
+            f"--budget {budget}: a run needs at least {least} {kind.counted} for a start, a middle and an end, and "
+            f"many more to learn. Try {kind.budget}"
         )
-    if not 0 < rate < 1:
-        raise ValueError(f"--rate {rate:g}: a learning rate lies between 0 and 1. Leave it out for that of the demo")
-    return Conditions(model, budget, rate, MOST_PROMPTS[model], recipe.eval_samples)
+    if not rates or not all(0 < rate < 1 for rate in rates):
+        raise ValueError(
+            f"--rates {','.join(map(str, rates))}: a learning rate lies between 0 and 1. Leave it out for "
+            f"{','.join(map(str, kind.rates))}"
+        )
+    return Conditions(model, budget, rates, kind.prompts, kind.answers)
 
 
 class Campaign:
@@ -105,7 +139,7 @@ class Campaign:
     ) -> None:
         self._conditions, self._cells, self._results = conditions, cells, results
         self._lock, self._until = lock, until
-        self._toy = conditions.model == "toy"
+        self._subject = SUBJECTS[conditions.model]
 
     def run(self) -> None:
         """Until all cells have ended, or time is up. Raises UnfinishedTrainingError."""
@@ -118,12 +152,12 @@ class Campaign:
                 if time.monotonic() >= self._until:
                     return
                 self._train(cell, run_dir)
-            self._results.add(cell, result_of(read_run(run_dir)))
+            self._results.add(cell, result_of(read_run(run_dir), self._conditions.kind))
             shutil.rmtree(_checkpoints(run_dir), ignore_errors=True)
 
     def _has_spent_budget(self, run_dir: Path) -> bool:
         run = _read(run_dir)
-        return run is not None and is_finished(run, self._conditions.budget)
+        return run is not None and is_finished(run, self._conditions)
 
     def _is_over(self, run_dir: Path) -> bool:
         return time.monotonic() >= self._until or self._has_spent_budget(run_dir)
@@ -144,18 +178,19 @@ class Campaign:
         goes_on = has_checkpoint(checkpoints)
         if not goes_on:
             shutil.rmtree(run_dir, ignore_errors=True)
-        recipe, data = RECIPES[self._conditions.model], self._results.folder / "prompts" / f"seed{cell.seed}"
+        recipe, data = self._subject.recipe, self._results.folder / "prompts" / f"seed{cell.seed}"
         sizes = {"num_train": self._conditions.prompts, "num_heldout": recipe.num_heldout}
-        write_prompts(self._toy, data, **sizes, seed=cell.seed)
-        paths = flags_of_any_run(recipe, prepare_model(self._toy, Path(".cache")), data, run_dir)
-        flags = paths | run_flags(cell.method, self._conditions) | {"train.seed": 1000 + cell.seed}
-        return flags | {"ckpt.path": checkpoints} | ({"ckpt.load_enable": True} if goes_on else {})
+        self._subject.write(data, **sizes, seed=cell.seed)
+        flags = flags_of_any_run(recipe, self._subject.build(Path(".cache")), data, run_dir) | self._subject.flags
+        flags |= run_flags(cell.method, self._conditions) | {"actor.adam.lr": cell.rate}
+        flags |= {"train.seed": 1000 + cell.seed, "ckpt.path": checkpoints}
+        return flags | ({"ckpt.load_enable": True} if goes_on else {})
 
     def _progress(self, cell: Cell, run_dir: Path) -> str:
         done, run = len(self._cells) - len(self._results.missing(self._cells)), _read(run_dir)
-        drawn = rollouts_until(run, run.steps[-1]["step"]) if run and run.steps else 0
-        budget = self._conditions.budget
-        return f"{done} of {len(self._cells)} runs; {cell.name}: {drawn:,} of {budget:,} rollouts"
+        drawn = spent_until(run, run.steps[-1]["step"], self._conditions) if run and run.steps else 0
+        budget, counted = self._conditions.budget, self._conditions.kind.counted
+        return f"{done} of {len(self._cells)} runs; {cell.name}: {drawn:,} of {budget:,} {counted}"
 
 
 def _checkpoints(run_dir: Path) -> Path:
@@ -168,17 +203,16 @@ def _read(run_dir: Path) -> Run | None:
     return read_run(run_dir) if is_there else None
 
 
-def show(args: argparse.Namespace, conditions: Conditions, results: Results[Cell]) -> None:
+def show(methods: Sequence[str], cells: Sequence[Cell], conditions: Conditions, results: Results[Cell]) -> None:
     """What RESULTS.md has of such a folder; the last line is one JSON object."""
-    cells = plan(args.methods, args.seeds)
-    rows = table(results, args.methods, conditions.budget)
+    rows = table(results, methods, conditions)
     left = [cell.name for cell in results.missing(cells)]
     print("\n\n".join(language_model(results, conditions)))
     if left:
         print(f"partial: {len(cells) - len(left)} of {len(cells)} runs have ended. Left: {', '.join(left)}")
         print("the same call goes on")
     summary = {
-        "cost_to_target": {row.method: round(row.cost["rollouts"].mean, 3) for row in rows if row.cost},
+        "cost_to_target": {row.method: round(row.cost[conditions.kind.counted].mean, 3) for row in rows if row.cost},
         "final": {row.method: round(row.final, 4) for row in rows},
         "seeds": {row.method: row.seeds for row in rows},
         "runs": len(cells) - len(left),

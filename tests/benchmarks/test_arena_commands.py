@@ -50,7 +50,7 @@ def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
         ("real --seeds 0", "--seeds 0: at least 1"),
         ("real --budget 100", "--budget 100: a run needs at least 384 rollouts"),
         ("real --minutes 0", "--minutes 0: expected a number above 0"),
-        ("real --rate nan", "--rate nan: a learning rate lies between 0 and 1"),
+        ("real --rates nan", "--rates nan: a learning rate lies between 0 and 1"),
     ],
 )
 def test_bad_input_is_refused_at_once(
