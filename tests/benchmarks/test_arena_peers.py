@@ -90,7 +90,7 @@ def test_constants_are_kept_with_the_results(tmp_path: object, monkeypatch: pyte
 
 
 def test_no_flags_make_them() -> None:
-    with pytest.raises(ValueError, match="--methods duet/1: no flags make these"):
+    with pytest.raises(ValueError, match="--methods duet/1: no flag says this"):
         check_on_real_stack(["n8/1", "duet/1"])
 
 
