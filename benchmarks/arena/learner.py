@@ -173,9 +173,8 @@ class Answers:
 
     def at(self, index: Sequence[int]) -> Answers:
         """These of the answers."""
-        prompts = PromptBatch(*(column[index] for column in self.prompts.columns))
         columns = (self.tokens, self.right, self.scores, self.num_tokens)
-        return Answers(prompts, *(column[index] for column in columns))
+        return Answers(PromptBatch(*(of[index] for of in self.prompts.columns)), *(of[index] for of in columns))
 
 
 def joined(parts: Sequence[Answers]) -> Answers:
@@ -211,6 +210,11 @@ def right_share(tokens: Tensor, prompts: PromptBatch, task: Task) -> Tensor:
     in_chain = torch.arange(tokens.shape[1]) < task.chain_end(prompts.length).unsqueeze(1)
     checked = in_chain & (prompts.answers != FREE)
     return ((tokens == prompts.answers) & checked).sum(dim=1).double() / checked.sum(dim=1)
+
+
+def score_norms(token_log_probs: Tensor) -> np.ndarray:
+    """`core.least_noise.score_norm` of each answer, float64, shape (N,); log-probabilities (N, T)."""
+    return ((1.0 - token_log_probs.double().exp()) ** 2).sum(dim=1).numpy()
 
 
 def log_probs(model: AnswerModel, prompts: PromptBatch, tokens: Tensor) -> Tensor:

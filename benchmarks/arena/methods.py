@@ -47,8 +47,8 @@ class Method:
     rollouts. `updates`: of a step in each epoch; the published recipe has one epoch and four.
     `weight_of`: a method; prompts get its effective weight, at their true pass rates (weights.py).
 
-    `least_noise`: a baseline from outside the pool is multiplied by the factor of least_noise.py. `wrong_epochs`: only
-    in so many epochs coefficients below 0 are trained. `by_outcome`: coefficients of right and wrong answers, whatever
+    `least_noise`: a baseline from outside the pool is multiplied by core.least_noise's factor. `wrong_epochs`: only in
+    so many epochs coefficients below 0 are trained. `by_outcome`: coefficients of right and wrong answers, whatever
     the baseline.
     """
 
@@ -347,7 +347,7 @@ def _grid_published() -> Iterator[Method]:
 
 
 def _grid_least_noise() -> Iterator[Method]:
-    """A baseline of lambda times the prediction; see least_noise.py."""
+    """A baseline of lambda times the prediction; see core/least_noise.py."""
     predicted = {"baseline": "blend"} | SKIP
     for n in (1, 2, 4):
         summary, more = f"{n} of a prompt, with the baseline of least noise", _uniform(n, **predicted)

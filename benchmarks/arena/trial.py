@@ -10,13 +10,13 @@ import numpy as np
 
 from benchmarks.arena.costs import COSTS
 from benchmarks.arena.drawn import Batch, Drawn
-from benchmarks.arena.learner import Learner, pass_rates
-from benchmarks.arena.least_noise import LeastNoiseFactor, score_norms
+from benchmarks.arena.learner import Learner, pass_rates, score_norms
 from benchmarks.arena.measures import Counts, measured
 from benchmarks.arena.methods import Method
 from benchmarks.arena.peers.base import Chooser, Hooks, PeerPolicy
 from benchmarks.arena.weights import effective_weight_of
 from openrlhf_ada.config.choosing import make_chooser
+from openrlhf_ada.core.least_noise import LeastNoiseFactor
 from openrlhf_ada.core.policies import Draw, Policy
 from openrlhf_ada.core.types import PromptPool, Sample, TrainingGroup
 

@@ -22,7 +22,7 @@ from openrlhf_ada.cli.run_folder import begin_run_folder, check_free, keep_name
 from openrlhf_ada.cli.run_watch import RunLostError, RunWatch
 from openrlhf_ada.config import program
 from openrlhf_ada.config.flags import ConfigError, actions_of
-from openrlhf_ada.config.host_rules import loss_warnings
+from openrlhf_ada.config.loss_rules import loss_warnings
 from openrlhf_ada.config.method_rules import without_effect
 from openrlhf_ada.config.objective_notes import objective_notes
 from openrlhf_ada.config.preset_flags import apply_method, check_with_method, method_notes, named_method

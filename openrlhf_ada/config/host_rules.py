@@ -21,7 +21,9 @@ from openrlhf_ada.config.host_values import (
     shares_gpus,
     wrong_values,
 )
+from openrlhf_ada.config.loss_rules import averages, lengths
 from openrlhf_ada.config.method_rules import check_settings
+from openrlhf_ada.config.schema import FACTORS
 from openrlhf_ada.config.settings import Settings
 from openrlhf_ada.core.advantages import BASELINES, ESTIMATORS
 from openrlhf_ada.core.corrections import CORRECTIONS
@@ -32,9 +34,9 @@ LEAVE_OUT, ONE_OF_TWO = "Leave it out", "Leave one of the two out"
 
 def check_against_host(s: Settings, host: SimpleNamespace) -> None:
     """Refuse values and combinations that have no meaning; raises ConfigError."""
-    every_mode = (wrong_values, _shared_gpus, _processes, _weights, _unit_threshold, _averages)
+    every_mode = (wrong_values, _shared_gpus, _processes, _weights, _unit_threshold, averages)
     adaptive = (_scores, _reward_model, _raw_scores, _host_modes, _asynchronous)
-    of_method = (_lengths, _engine_restarts, _critic, _unshaped_rewards, _varying, _batches, _zeros)
+    of_method = (lengths, _engine_restarts, _critic, _unshaped_rewards, _varying, _batches, _zeros, _factor)
     raise_first(problem for rule in every_mode for problem in rule(s, host))
     if s.mode != "off":
         raise_first(problem for rule in adaptive for problem in rule(s, host))
@@ -196,6 +198,15 @@ def _zeros(s: Settings, host: SimpleNamespace) -> Iterator[Problem]:
             yield flag, value, rule, "Leave it out, or use --ada_zeros compute"
 
 
+def _factor(s: Settings, host: SimpleNamespace) -> Iterator[Problem]:
+    agent = host.train.agent_func_path
+    if s.measures_factor and agent:
+        rule = (
+            "--ada_baseline_factor least_noise needs log-probabilities, and an agent may sample without asking for any"
+        )
+        yield "--train.agent_func_path", agent, rule, "Leave one of the two out"
+
+
 # -- weights: from the policy to the engines --------------------------------------------------------------------------
 
 
@@ -300,6 +311,8 @@ def _unshaped_rewards(s: Settings, host: SimpleNamespace) -> Iterator[Problem]:
     pieces = {f"--ada_correction {s.correction}": CORRECTIONS[s.correction].needs}
     if not s.in_ppo:
         pieces[f"--ada_baseline {s.baseline}"] = BASELINES[s.baseline].needs
+    if s.measures_factor:
+        pieces[f"--ada_baseline_factor {s.baseline_factor}"] = FACTORS[s.baseline_factor].needs
     for flag, needs in pieces.items():
         if Need.UNSHAPED_REWARDS in needs:
             yield from _shaped(host, f"{flag} needs {Need.UNSHAPED_REWARDS.value}")
@@ -333,61 +346,3 @@ def _critic(s: Settings, host: SimpleNamespace) -> Iterator[Problem]:
             if (value := getattr(host.ds, name)) > most:
                 remedy = f"Use --ds.{name} {most}, --ada_estimator ema, or leave --train.async_enable out"
                 yield f"--ds.{name}", value, f"a critic predicts pass rates (--ada_estimator critic); {rule}", remedy
-
-
-# -- the average of token losses --------------------------------------------------------------------------------------
-#
-# A sample's coefficient multiplies the loss of each of its tokens. The sum over the tokens of a sample is an unbiased
-# estimate of its share of the gradient; a mean over them divides that share by the sample's length, which depends on
-# the outcome. See docs/algorithms.md for the resulting weights.
-
-POLICY_LOSSES = {"ppo": False, "gspo": True}
-"""OpenRLHF's --actor.policy_loss_type: does it divide by a sample's length whatever --actor.loss_agg_mode says?"""
-
-_BY_SAMPLE = "this loss divides a sample's gradient by its length"
-
-_EXAMPLE = (
-    "With right answers of 100 tokens and wrong ones of 400, uniform samples weigh a prompt of pass rate 0.1 by 1.48 "
-    "and one of 0.9 by 0.52 (1 at 0.5)"
-)
-
-
-def _averages(s: Settings, host: SimpleNamespace) -> Iterator[Problem]:
-    mode, rule = host.actor.loss_agg_mode, f"--ada_loss {s.loss} is another way to average the same losses"
-    if s.loss != "host" and mode != "token-mean":
-        yield "--actor.loss_agg_mode", mode, rule, ONE_OF_TWO
-
-
-def _lengths(s: Settings, host: SimpleNamespace) -> Iterator[Problem]:
-    """A loss that divides by a sample's length contradicts a correction."""
-    needs, found = CORRECTIONS[s.correction].needs, _divides_by_length(s, host)
-    if found is not None and Need.SUMMED_TOKENS in needs:
-        positives = "A right answer of 400 tokens counts a quarter of one of 100"
-        example = positives if Need.NO_BASELINE in needs else _EXAMPLE
-        rule = f"{_BY_SAMPLE}, so --ada_correction {s.correction} would miss its objective. {example}"
-        yield *found[:2], rule, f"Use {found[2]}"
-
-
-def loss_warnings(s: Settings, host: SimpleNamespace) -> list[str]:
-    """What a run without a correction is told at its start: lengths weigh its prompts, too."""
-    found = _divides_by_length(s, host)
-    if s.mode == "off" or found is None:
-        return []
-    name, value, instead = found
-    return [
-        f"{name} {value}: {_BY_SAMPLE}, so it weighs prompts, too. {_EXAMPLE}. To leave lengths out, use {instead}"
-    ]
-
-
-def _divides_by_length(s: Settings, host: SimpleNamespace) -> tuple[str, str, str] | None:
-    """(flag, value, what to use instead) of a loss that divides by a sample's length; None if there is none."""
-    if s.loss != "host":
-        return None
-    kind, mode = host.actor.policy_loss_type, host.actor.loss_agg_mode
-    if POLICY_LOSSES[kind]:
-        instead = "--ada_loss sequence-constant with it, or --actor.policy_loss_type ppo in its place"
-        return "--actor.policy_loss_type", kind, instead
-    if mode != "token-mean":
-        instead = "--actor.loss_agg_mode token-mean, alone or with --ada_loss sequence-constant"
-        return "--actor.loss_agg_mode", mode, instead
-    return None

@@ -11,14 +11,14 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from openrlhf_ada.config.flags import SOME, Problem, raise_first
-from openrlhf_ada.config.schema import PREDICTORS, SCORES, UNRESOLVED, AdaConfig
+from openrlhf_ada.config.schema import FACTORS, PREDICTORS, SCORES, UNRESOLVED, AdaConfig
 from openrlhf_ada.config.settings import Settings
 from openrlhf_ada.core.advantages import BASELINES, ESTIMATORS
 from openrlhf_ada.core.allocation import ALLOCATIONS
 from openrlhf_ada.core.corrections import CORRECTIONS
 from openrlhf_ada.core.criteria import CHOICES
 from openrlhf_ada.core.objectives import OBJECTIVES
-from openrlhf_ada.core.pieces import Need, Piece
+from openrlhf_ada.core.pieces import Need, Piece, Trait
 from openrlhf_ada.core.selection import SELECTIONS
 from openrlhf_ada.core.stopping import DROPPING, EXITS
 
@@ -33,7 +33,7 @@ MATCHED_OBJECTIVE = Piece(None, lacks={Need.LOG_OBJECTIVE: "is another"})
 
 def check_settings(settings: Settings) -> None:
     """Raises ConfigError for the first combination without a meaning. Modes seq and est only."""
-    rules = (_sizes, _budget, _first_rollouts, _own_policy, _baseline, _needs, _select_all, _weights)
+    rules = (_sizes, _budget, _first_rollouts, _own_policy, _baseline, _needs, _select_all, _weights, _factor)
     raise_first(problem for rule in rules for problem in rule(settings))
 
 
@@ -67,6 +67,7 @@ def _choices(s: Settings) -> list[_Choice]:
         (True, "--ada_unresolved", s.unresolved, UNRESOLVED),
         (not s.in_ppo, "--ada_baseline", s.baseline, BASELINES),
         (s.mode == "est", "--ada_allocation", s.allocation, ALLOCATIONS),
+        (s.measures_factor, "--ada_baseline_factor", s.baseline_factor, FACTORS),
     ]
     found = [_Choice(flag, name, table[name], table) for is_used, flag, name, table in by_name if is_used]
     found.append(_Choice("--ada_objective", s.objective, OBJECTIVES.get(s.objective, MATCHED_OBJECTIVE), OBJECTIVES))
@@ -186,6 +187,24 @@ def _weights(s: Settings) -> Iterator[Problem]:
         rule = f"--ada_objective {s.objective} takes its weight at the pool's own pass rate, 0 without a positive"
         remedy = "Leave it out for a prediction, or use --ada_objective linear"
         yield "--ada_baseline", s.baseline, rule, remedy
+
+
+def _factor(s: Settings) -> Iterator[Problem]:
+    """Else what is optimised would depend on the factor: where a baseline, times the weights of the trained rollouts,
+    moves the expected update."""
+    if not s.measures_factor:
+        return
+    flag, value = "--ada_baseline_factor", s.baseline_factor
+    stops = s.has_pilot or (s.waits and s.max_samples > max(s.wave, s.group_size))
+    rule = f"with --ada_baseline {s.baseline} it would change what is optimised, since"
+    if s.baseline == "blend" and stops:
+        why = "a baseline of a prompt's other rollouts is biased where outcomes decide how many are drawn"
+        yield flag, value, f"{rule} {why}", "Use --ada_baseline estimator"
+    everything = s.trains_all or s.max_samples == s.group_size
+    fair = Trait.FAIR_SAMPLE in SELECTIONS[s.select].traits and not stops
+    if not (everything or fair or Need.UNBIASED_RATE in CORRECTIONS[s.correction].needs):
+        why = f"the rollouts that --ada_select {s.select} keeps are chosen by their outcomes"
+        yield flag, value, f"{rule} {why}", "Use --ada_correction stratum, or --ada_select all"
 
 
 # -- flags without effect ---------------------------------------------------------------------------------------------

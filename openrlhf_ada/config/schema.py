@@ -61,6 +61,12 @@ SCORES = {
 }
 """--ada_scores, with what each lacks."""
 
+FACTORS = {
+    "one": Piece(None),
+    "least_noise": Piece(None, frozenset({Need.UNSHAPED_REWARDS, Need.SUMMED_TOKENS})),
+}
+"""--ada_baseline_factor, with what each needs."""
+
 MAX_SAMPLES = 32
 """Largest number of rollouts of a prompt in mode seq, unless it is given."""
 
@@ -184,6 +190,10 @@ class AdaConfig:
     """In a predicted baseline, pass rates below this count as 0 and those above 1 minus this as 1. Rollouts that come
     out as expected get the coefficient 0, and with --ada_zeros skip they cost no training. What is optimised stays the
     same with --ada_correction stratum, and where all or random rollouts are trained."""
+    baseline_factor: str = flag_of_both("one", choices=FACTORS, read_by=ADAPTIVE | {"predicts_baseline": SOME})
+    """What a predicted baseline is multiplied by. one: nothing else. least_noise: the factor at which the gradient had
+    the least noise in earlier steps, by log-probabilities that engines then give in every step. Near 0 where right
+    answers are certain, near 1 where they vary. What is optimised stays the same."""
     zeros: str = flag_of_both("compute", choices=ZEROS)
     """Trained rollouts whose coefficient is 0. compute: as all others. skip: the policy does not compute them; the
     gradient is the same, since they still count where the loss is averaged."""

@@ -20,6 +20,7 @@ from openrlhf_ada.core.corrections import CORRECTIONS
 from openrlhf_ada.core.estimators import Calibration, PassRateCounts, RateEstimator
 from openrlhf_ada.core.exact import drawn_weight, sequential_weight
 from openrlhf_ada.core.grouping import GroupBuilder
+from openrlhf_ada.core.least_noise import LeastNoiseFactor
 from openrlhf_ada.core.objectives import Objective, TabulatedObjective
 from openrlhf_ada.core.pieces import Need
 from openrlhf_ada.core.policies import Estimated, Memory, Policy, Sequential, TwoStage
@@ -115,6 +116,11 @@ class Settings(AdaConfig):
     def predicts_baseline(self) -> bool:
         """Is the baseline a pass rate known before sampling, for a whole rollout?"""
         return not self.in_ppo and Need.PREDICTION in BASELINES[self.baseline].needs
+
+    @property
+    def measures_factor(self) -> bool:
+        """Is the baseline multiplied by what earlier steps showed?"""
+        return self.mode != "off" and self.predicts_baseline and self.baseline_factor == "least_noise"
 
     @property
     def in_ppo(self) -> bool:
@@ -314,7 +320,8 @@ def _memory(settings: Settings) -> Memory:
     if settings.estimator == "rating":
         counts = PromptRatings(PRIOR_MEAN, give_up)
     calibration = Calibration(settings.trust_steps) if settings.reads_critic else None
-    return Memory(counts, settings.positive_above, calibration, settings.half_life)
+    factor = LeastNoiseFactor() if settings.measures_factor else None
+    return Memory(counts, settings.positive_above, calibration, settings.half_life, factor)
 
 
 # -- matched:NAME: the weight that another method really gives --------------------------------------------------------

@@ -33,7 +33,8 @@ class Drawn:
 
     `rate`: the pass rate that the baseline needs, and `strength`, the rollouts that a predicted one is worth.
     `scale`: what an outcome that the pool does not show is worth. `size`: N, samples of the whole pool.
-    `rounding`: rates below it are 0 in a predicted baseline, and those above 1 - `rounding` are 1.
+    `rounding`: rates below it are 0 in a predicted baseline, and those above 1 - `rounding` are 1. `factor`: what the
+    baseline is multiplied by after that.
     """
 
     rewards: Floats
@@ -43,9 +44,11 @@ class Drawn:
     scale: RewardScale
     size: int
     rounding: float = 0.0
+    factor: float = 1.0
 
     def worth(self, rates: Floats) -> Floats:
-        """Expected rewards at these pass rates, predicted without the samples that they are for; shape (N,).
+        """Expected rewards at these pass rates, predicted without the samples that they are for, times `factor`;
+        shape (N,).
 
         Any b that a sample has no part in leaves r - b unbiased. With b = 0 instead of p, r - b varies by p instead of
         p (1 - p), and the 1 - p of the rollouts that are wrong need no training.
@@ -54,7 +57,7 @@ class Drawn:
         rates = np.where(rates < self.rounding, 0.0, certain)
         worth_pos = float(self.rewards[self.positive].mean()) if self.positive.any() else self.scale.positive
         worth_neg = float(self.rewards[~self.positive].mean()) if not self.positive.all() else self.scale.negative
-        return rates * worth_pos + (1.0 - rates) * worth_neg
+        return self.factor * (rates * worth_pos + (1.0 - rates) * worth_neg)
 
 
 BASELINES: Table[Callable[[Drawn], Floats]] = Table()

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from openrlhf_ada.core.advantages import BASELINES, ESTIMATORS, Drawn, is_spread
 from openrlhf_ada.core.corrections import CORRECTIONS, KeptSamples
+from openrlhf_ada.core.least_noise import LeastNoiseFactor
 from openrlhf_ada.core.objectives import Objective, TabulatedObjective
 from openrlhf_ada.core.pieces import Need, Trait
 from openrlhf_ada.core.selection import Selection
@@ -45,7 +47,7 @@ class GroupBuilder:
         objective: f.
         floor: smallest pass rate at which f' is taken.
         allocated: u(p), the weight that comes from drawing (and keeping) more; 1 where groups are equally large.
-        rounding: see `advantages.Drawn`; for predicted baselines.
+        rounding, factor: see `advantages.Drawn`; for predicted baselines.
         graded: rewards say more than the outcome (raw scores), so samples of one outcome differ in what they teach.
     """
 
@@ -57,6 +59,7 @@ class GroupBuilder:
     floor: float = 0.0
     allocated: Callable[[float], float] = lambda p: 1.0
     rounding: float = 0.0
+    factor: float = 1.0
     graded: bool = False
 
     def build(
@@ -66,14 +69,21 @@ class GroupBuilder:
         predicted: float | None = None,
         scale: RewardScale | None = None,
         unbiased_rate: UnbiasedRate = own_rate,
+        factor: LeastNoiseFactor | None = None,
     ) -> TrainingGroup:
         """The trained group of a closed pool. `predicted`: pass rate known before sampling (ValueError where the
-        baseline needs one and there is none). `scale`: what an outcome that the pool does not show is worth."""
+        baseline needs one and there is none). `scale`: what an outcome that the pool does not show is worth. `factor`:
+        in the place of this builder's; the pool gets the `evidence` for it."""
         scores, rewards = pool.scores, pool.rewards
         kept = self.selection.keep(scores, rng)
-        coefficients, critic_weights = self.weigh(
-            scores, rewards, kept, predicted, scale, unbiased_rate, strength=pool.strength
-        )
+        known: tuple[Any, ...] = (scores, rewards, kept, predicted, scale, unbiased_rate)
+        coefficients, critic_weights = self.weigh(*known, strength=pool.strength)
+        if factor is not None:
+            without, _ = replace(self, factor=0.0).weigh(*known, strength=pool.strength)
+            # Times the weight of each sample, which is in both.
+            baselines = without - coefficients
+            coefficients = without - factor.value * baselines
+            pool.evidence = np.stack([pool.score_norms[list(kept)], without, baselines])
         return TrainingGroup(
             key=pool.key,
             indices=kept,
@@ -115,7 +125,8 @@ class GroupBuilder:
             if self._weighs and not self.graded and not self._is_resolved(scores):
                 # f' multiplies what a pool of one outcome says of that outcome, not partial credit within it.
                 rewards = np.full_like(rewards, rewards.mean())
-            drawn = Drawn(rewards, positive, point, strength, scale or RewardScale(), len(rewards), self.rounding)
+            of_baseline = (strength, scale or RewardScale(), len(rewards), self.rounding, self.factor)
+            drawn = Drawn(rewards, positive, point, *of_baseline)
             advantages = self._advantages(scores, drawn, index)
             strata = self._stratum_factors(positive[index], share)
         samples = KeptSamples(

@@ -28,7 +28,8 @@ class Sample:
     `score` in [0, 1] alone decides when to stop and what to keep; `reward`, which may be shaped, is what is trained.
     `index` is the position at dispatch (0, 1, 2, ...): the order in which rules read the pool, not that of arrival.
     `version`: policy version at its first token, that is the number of weight updates before it; `last_version`: at
-    its last token, which is a later version only with partial rollouts.
+    its last token, which is a later version only with partial rollouts. `score_norm`: see `least_noise.score_norm`;
+    None where the engine gave no log-probabilities.
     """
 
     key: PromptKey
@@ -38,6 +39,7 @@ class Sample:
     num_tokens: int
     version: int = 0
     last_version: int = 0
+    score_norm: float | None = None
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.score <= 1.0:
@@ -57,11 +59,13 @@ class PromptPool:
 
     Known before sampling: `row`, the prompt's stable identity (position in the training set); `critic_value`, what a
     critic gives it; `predicted`, the pass rate that the policy goes by, and `strength`, the rollouts that it is
-    worth; `quota`, what a split gave to the prompt whose place this one takes, or None. Samples are kept in columns:
-    with 100,000 prompts open, objects would take several times the memory.
+    worth; `quota`, what a split gave to the prompt whose place this one takes, or None. Known when it is built, or
+    None: `evidence`, what the trained samples say of the baseline's factor: norms of score vectors, rewards and
+    baselines, the latter two times their weights, shape (3, k). Samples are kept in columns: with 100,000 prompts
+    open, objects would take several times the memory.
     """
 
-    __slots__ = ("_counts", "_values", "critic_value", "key", "predicted", "quota", "row", "strength")
+    __slots__ = ("_counts", "_values", "critic_value", "evidence", "key", "predicted", "quota", "row", "strength")
 
     def __init__(self, key: PromptKey, samples: Iterable[Sample] = (), *, row: int = 0) -> None:
         self.key = key
@@ -70,7 +74,8 @@ class PromptPool:
         self.predicted: float | None = None
         self.strength = 1.0
         self.quota: int | None = None
-        self._values = array("d")  # score, reward, score, reward, ...
+        self.evidence: Floats | None = None
+        self._values = array("d")  # score, reward, norm of the score vector (NaN: unknown), ...
         self._counts = array("i")  # num_tokens, version, last_version, ...
         self.add(samples)
 
@@ -82,33 +87,41 @@ class PromptPool:
                 raise ValueError(f"sample of prompt {sample.key} offered to the pool of prompt {self.key}")
             if sample.index != expected:
                 raise ValueError(f"pool of prompt {self.key}: expected index {expected}, got {sample.index}")
-        self._values += array("d", [value for sample in ordered for value in (sample.score, sample.reward)])
+        norms = [math.nan if s.score_norm is None else s.score_norm for s in ordered]
+        rows = zip(ordered, norms, strict=True)
+        self._values += array("d", [value for s, norm in rows for value in (s.score, s.reward, norm)])
         self._counts += array(
             "i", [count for s in ordered for count in (s.num_tokens, s.version, s.last_version)]
         )  # fmt: skip
 
     def __len__(self) -> int:
-        return len(self._values) // 2
+        return len(self._values) // 3
 
     @property
     def scores(self) -> np.ndarray:
         """float64, shape (N,), a copy."""
-        return np.array(self._values[::2])
+        return np.array(self._values[::3])
 
     @property
     def rewards(self) -> np.ndarray:
         """float64, shape (N,), a copy."""
-        return np.array(self._values[1::2])
+        return np.array(self._values[1::3])
+
+    @property
+    def score_norms(self) -> np.ndarray:
+        """float64, shape (N,), a copy; NaN where unknown."""
+        return np.array(self._values[2::3])
 
     def count_positives(self, threshold: float) -> int:
         """Samples whose score exceeds `threshold`."""
-        return sum(score > threshold for score in self._values[::2])
+        return sum(score > threshold for score in self._values[::3])
 
     @property
     def samples(self) -> list[Sample]:
         """The samples as objects, in index order."""
         counts = (self._counts[start::3] for start in range(3))
-        columns = zip(self._values[::2], self._values[1::2], *counts, strict=True)
+        norms = [None if math.isnan(norm) else norm for norm in self._values[2::3]]
+        columns = zip(self._values[::3], self._values[1::3], *counts, norms, strict=True)
         return [Sample(self.key, i, *values) for i, values in enumerate(columns)]
 
 

@@ -82,6 +82,8 @@ def _sample_row(sample: Sample, coefficient: float | None, grade: TimedGrade | N
         "kept": coefficient is not None,
         "coefficient": coefficient,
     }
+    if sample.score_norm is not None:
+        row["score_norm"] = round(sample.score_norm, 6)
     if raw_score is not None:
         row["raw_score"] = raw_score
     if grade is not None:

@@ -14,7 +14,9 @@ import numpy as np
 import torch
 from ray import cloudpickle
 
+from openrlhf_ada.core.least_noise import score_norm
 from openrlhf_ada.core.scheduling import Request
+from openrlhf_ada.core.types import Ints
 from openrlhf_ada.reward.grade import NoScoreError, TimedGrade
 
 
@@ -23,7 +25,8 @@ class Result(NamedTuple):
 
     `reward`, `score`: in single precision; None where the engine has no reward function or got nothing from it.
     `num_tokens`: sampled ones that would be trained, up to --data.max_len. `truncated`: the answer was cut off.
-    `no_score`: why the response cannot be used, though there is one.
+    `no_score`: why the response cannot be used, though there is one. `score_norm`: see `core.least_noise`, of the same
+    tokens; None without log-probabilities.
     """
 
     reward: float | None
@@ -32,6 +35,7 @@ class Result(NamedTuple):
     truncated: bool
     no_score: str
     grade: TimedGrade | None
+    score_norm: float | None
     packed: bytes
 
     def response(self) -> dict[str, Any]:
@@ -66,9 +70,11 @@ def result_of(response: dict[str, Any], *, max_length: int, logprobs: bool, grad
     except NoScoreError as error:
         reward = score = None
         no_score = str(error)
-    count = _num_trained(response["action_ranges"], len(response["observation_tokens"]), max_length)
+    trained = _trained_tokens(response["action_ranges"], len(response["observation_tokens"]), max_length)
+    values = response["rollout_log_probs"]
+    norm = None if no_score or values is None else score_norm(np.asarray(values, dtype=np.float64)[trained])
     is_truncated = bool(response.get("truncated", False))
-    return Result(reward, score, count, is_truncated, no_score, grade, _packed(response))
+    return Result(reward, score, len(trained), is_truncated, no_score, grade, norm, _packed(response))
 
 
 def _packed(response: dict[str, Any]) -> bytes:
@@ -117,9 +123,9 @@ def _number(value: Any) -> float | None:
     return float(tensor.flatten().to(torch.float32)[0])
 
 
-def _num_trained(ranges: Sequence[tuple[int, int]], num_tokens: int, max_length: int) -> int:
-    """Sampled tokens of what is trained, which never has the first token."""
+def _trained_tokens(ranges: Sequence[tuple[int, int]], num_tokens: int, max_length: int) -> Ints:
+    """Positions of the sampled tokens of what is trained, which never has the first token."""
     is_sampled = np.zeros(num_tokens, dtype=bool)
     for start, end in ranges:
         is_sampled[start:end] = True
-    return int(is_sampled[1:max_length].sum())
+    return 1 + np.flatnonzero(is_sampled[1:max_length])

@@ -73,7 +73,7 @@ class ResponseReader:
         reward = self._clipped(self._penalised(given, result))
         if self._binary_reward_above is not None:
             self._check_binary(request, reward, value, self._binary_reward_above)
-        return Sample(request.key, request.index, value, reward, result.num_tokens, *versions)
+        return Sample(request.key, request.index, value, reward, result.num_tokens, *versions, result.score_norm)
 
     def experience(self, result: Result) -> Experience:
         """What is trained of a sample. Raises ValueError for one without a reward."""

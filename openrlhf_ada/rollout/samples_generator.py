@@ -278,6 +278,8 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
 
     @property
     def _asks_logprobs(self) -> bool:
+        if self.settings.measures_factor:
+            return True
         steps = self.settings.logprob_steps
         # An agent may go on with parameters of its own, which ask for none, and OpenRLHF would mix up the two.
         return steps > 0 and self._num_batches % steps == 0 and not self.args.train.agent_func_path

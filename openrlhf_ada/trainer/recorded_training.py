@@ -21,7 +21,7 @@ from openrlhf_ada.rollout.records import RolloutBatch, StepRecord
 from openrlhf_ada.trainer.experience_maker import CRITIC_WEIGHT, AdaptiveExperienceMaker
 from openrlhf_ada.trainer.prompt_critic import PromptCritic
 from openrlhf_ada.trainer.recorder import Recorder, emit, note
-from openrlhf_ada.trainer.step_metrics import first_wave_stats, ledger_metrics, step_metrics, trained_wrong
+from openrlhf_ada.trainer.step_metrics import first_wave_stats, ledger_metrics, rewarded_wrong, step_metrics
 
 TRAINED_ONLY = ("reward", "score", "return")
 """OpenRLHF's metrics that are means over the trained samples. Those are selected by outcome, so the name says so."""
@@ -31,8 +31,8 @@ BEST_METRIC = "accuracy"
 SAVING = "saving the model"
 
 _TRAINS_WRONG = (
-    "{share:.0%} of the trained rollouts are not right and have a reward other than 0, so --ada_baseline none trains "
-    "them, too. Return 0 for them, or use a method with a baseline"
+    "{share:.0%} of the trained rollouts are not right and have a reward other than 0, {so}. Return 0 for them, or "
+    "use a method with {instead}"
 )
 
 _FINISHED = (
@@ -157,11 +157,25 @@ class RecordedTraining(HostTrainer):
         status["ada/group_scale"] = self.experience_maker.group_scale
         if self.experience_maker.surprisal is not None:
             status["ada/surprisal"] = self.experience_maker.surprisal
-        if self.settings.baseline == "none" and not self.settings.in_ppo and not self._trains_wrong:
-            self._trains_wrong = trained_wrong(record.groups, self.settings.positive_above)
-            if self._trains_wrong:
-                note(self.args, _TRAINS_WRONG.format(share=self._trains_wrong))
+        self._note_wrong_rewards(record)
         return status | self._logprob_metrics()
+
+    def _note_wrong_rewards(self, record: StepRecord) -> None:
+        """Once in a run, where wrong answers are to have a reward of 0."""
+        s = self.settings
+        if s.measures_factor:
+            words = {
+                "so": "with which the factor of the baseline may change what is optimised",
+                "instead": "a factor of one",
+            }
+        elif s.baseline == "none" and not s.in_ppo:
+            words = {"so": "so --ada_baseline none trains them, too", "instead": "a baseline"}
+        else:
+            return
+        if not self._trains_wrong:
+            self._trains_wrong = rewarded_wrong(record.groups, s.positive_above)
+            if self._trains_wrong:
+                note(self.args, _TRAINS_WRONG.format(share=self._trains_wrong, **words))
 
     def _logprob_metrics(self) -> dict[str, float]:
         gap = self.experience_maker.gap

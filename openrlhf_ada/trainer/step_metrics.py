@@ -83,10 +83,10 @@ def _skipped(groups: Sequence[GroupRecord], settings: Settings) -> dict[str, flo
     return {"ada/skipped": len(tokens) / len(trained), "ada/skipped_tokens": sum(tokens)}
 
 
-def trained_wrong(groups: Sequence[GroupRecord], threshold: float) -> float:
-    """Share of the trained rollouts that are not positive, and that have a coefficient other than 0."""
+def rewarded_wrong(groups: Sequence[GroupRecord], threshold: float) -> float:
+    """Share of the trained rollouts that are not positive, and that have a reward other than 0."""
     trained = _trained_samples(groups)
-    return sum(sample.score <= threshold and c != 0.0 for sample, c in trained) / len(trained)
+    return sum(sample.score <= threshold and sample.reward != 0.0 for sample, _ in trained) / len(trained)
 
 
 def _trained_samples(groups: Sequence[GroupRecord]) -> list[tuple[Sample, float]]:

@@ -14,14 +14,23 @@ import torch
 from benchmarks.arena.grid import BUDGETS, RATES, TUNING_SEED, Cell, Trials, marks
 from benchmarks.arena.grid_kept import kept, main
 from benchmarks.arena.grid_page import compared, details, render
-from benchmarks.arena.learner import AnswerModel, ChainModel, PromptBatch, _imperfect, is_right, right_share, sample
-from benchmarks.arena.least_noise import LeastNoiseFactor, score_norms
+from benchmarks.arena.learner import (
+    AnswerModel,
+    ChainModel,
+    PromptBatch,
+    _imperfect,
+    is_right,
+    right_share,
+    sample,
+    score_norms,
+)
 from benchmarks.arena.measures import ANSWERS, measured, on_hardest
 from benchmarks.arena.methods import METHODS
 from benchmarks.arena.orderings import AGREE, DISAGREE, NOT_RUN, OPEN, View, found, summary
 from benchmarks.arena.orderings import TASKS as ORDERED
 from benchmarks.arena.sigmoid import Sigmoid, fitted
 from benchmarks.arena.tasks import END, FREE, LUCKY, NUM_SYMBOLS, PAD, TAG, World, make_world
+from openrlhf_ada.core.least_noise import score_norm
 
 
 def model_of(world: World) -> ChainModel:
@@ -130,44 +139,9 @@ def test_measures_of_an_untrained_model() -> None:
     assert found["pass32"] * 512 == pytest.approx(round(found["pass32"] * 512)), f"of {ANSWERS} answers"
 
 
-# -- the baseline of least noise --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_the_factor_is_that_of_least_noise(seed: int) -> None:
-    """By enumeration: of three prompts with four answers each, and of all multiples of the prediction."""
-    rng = np.random.default_rng(seed)
-    logits = torch.from_numpy(rng.normal(size=(3, 4)))
-    policy, right = logits.softmax(dim=1).numpy(), rng.random((3, 4)) < 0.5
-    right[:, 0] = True
-    rates = (policy * right).sum(axis=1)
-    # One token and its logits: the squared norm of the score is |e_y - pi|^2.
-    norms = 1.0 - 2.0 * policy + (policy**2).sum(axis=1, keepdims=True)
-
-    def noise(factor: float) -> float:
-        return float((policy * norms * (right - factor * rates[:, None]) ** 2).sum())
-
-    factor = LeastNoiseFactor()
-    # Every answer as often as the policy says it.
-    counts = np.round(policy * 1e5).astype(int).ravel()
-    factor.observe(
-        np.repeat(norms.ravel(), counts), np.repeat(right.ravel(), counts), np.repeat(np.repeat(rates, 4), counts)
-    )
-    best = min(np.linspace(0.0, 1.5, 3001), key=noise)
-    assert factor.value == pytest.approx(best, abs=1e-3)
-
-
-def test_certain_answers_have_no_norm() -> None:
-    probabilities = torch.tensor([[1.0, 1.0], [0.5, 1.0], [0.1, 0.2]])
-    assert score_norms(probabilities.log()).tolist() == pytest.approx([0.0, 0.25, 0.81 + 0.64])
-
-
-def test_the_factor_is_that_of_the_steps_before() -> None:
-    factor = LeastNoiseFactor()
-    assert factor.value == 1.0
-    for rewards in itertools.repeat(np.zeros(4), 3):
-        factor.observe(np.ones(4), rewards, np.full(4, 0.5))
-    assert factor.value == 0.0
+def test_norms_of_score_vectors_are_those_of_the_package() -> None:
+    log_probs = torch.tensor([[1.0, 1.0], [0.5, 1.0], [0.1, 0.2]]).log()
+    assert score_norms(log_probs).tolist() == pytest.approx([score_norm(row) for row in log_probs.double().numpy()])
 
 
 # -- published orderings ----------------------------------------------------------------------------------------------

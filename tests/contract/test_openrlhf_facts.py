@@ -16,7 +16,7 @@ import torch
 from deepspeed.runtime.engine import DeepSpeedEngine
 
 import openrlhf_ada
-from openrlhf_ada.config.host_rules import POLICY_LOSSES
+from openrlhf_ada.config.loss_rules import POLICY_LOSSES
 from openrlhf_ada.host.checkpoints import POLICY, latest_tag, name_latest
 from openrlhf_ada.host.parser import TRAIN_MODULE, _main_block, host_root
 from openrlhf_ada.host.sharding import ComputedParameter
@@ -201,7 +201,7 @@ FACTS = {  # (our file, OpenRLHF's file, function): [(what must stand in it, wha
         ("self.token_level_loss = token_level_loss", "by this name OpenRLHF's average is known"),
         (
             "if policy_loss_type == 'gspo':\n        self.token_level_loss = False",
-            "host_rules.POLICY_LOSSES says so, too",
+            "loss_rules.POLICY_LOSSES says so, too",
         ),
     ],
     ("host/models.py", ACTOR, "ActorPPOTrainer.broadcast_to_vllm"): [
@@ -419,7 +419,7 @@ def test_every_policy_loss_of_the_host_is_known(host_source: Any) -> None:
         if isinstance(node, ast.Call) and node.args and ast.unparse(node.args[0]) == "'--actor.policy_loss_type'"
     )
     (choices,) = (ast.literal_eval(keyword.value) for keyword in flag.keywords if keyword.arg == "choices")
-    assert set(choices) == POLICY_LOSSES.keys(), "host_rules.py: does the new one divide by a sample's length?"
+    assert set(choices) == POLICY_LOSSES.keys(), "loss_rules.py: does the new one divide by a sample's length?"
 
 
 def test_data_sources_are_read_for_evaluation_only(host_source: Any) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from books import PARTIAL
 from conftest import Toy, read_jsonl, steps_of, toy_flags, train
 
 from openrlhf_ada.config.presets import METHODS
@@ -14,8 +15,8 @@ from openrlhf_ada.config.presets import METHODS
 pytestmark = pytest.mark.e2e
 
 OF_EACH_KIND = (
-    *("aero", "dapo", "first-success-8", "greso", "gvm", "hora", "knapsack", "maxrl", "pilot-commit", "pods"),
-    *("raft-n1-e2", "rated-pos", "spo-n2", "uniform-8", "vip"),
+    *("aero", "dapo", "first-success-8", "greso", "gvm", "hora", "knapsack", "lambda-n1", "maxrl", "pilot-commit"),
+    *("pods", "raft-n1-e2", "rated-pos", "spo-n2", "uniform-8", "vip"),
 )
 """One for each way to sample, select, weigh and choose. Others differ by numbers; Reinforce-Ada's, GRPO and PPO are in
 test_modes.py, test_adaptive_training.py and test_off_equals_host.py."""
@@ -65,6 +66,37 @@ def test_method_trains_by_its_name(toy: Toy, tmp_path: Path, name: str) -> None:
     check_method(tmp_path / "run", name)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("flags", [{}, PARTIAL], ids=["sync", "partial rollouts"])
+def test_the_factor_of_a_step_is_measured_in_those_before(toy: Toy, tmp_path: Path, flags: dict[str, Any]) -> None:
+    """From the record alone, which has it rounded. In the checkpoint, so a resumed run goes on with it."""
+    run = tmp_path / "run"
+    more = flags | {"train__num_episodes": 2, "ckpt__save_steps": 4}
+    train(toy_flags(toy, run, ada_method="lambda-n1", **sizes("lambda-n1") | more))
+    check_factors(run)
+    before = steps_of(run)
+    for file in (run / "summary.json", *(run / "ckpt" / "_manifests").glob("global_step8.json")):
+        file.unlink()
+    train(toy_flags(toy, run, ada_method="lambda-n1", **sizes("lambda-n1") | more | {"ckpt__load_enable": True}))
+    check_factors(run)
+    assert [row["step"] for row in steps_of(run)] == [row["step"] for row in before] == list(range(1, 9))
+
+
+def check_factors(run: Path) -> None:
+    product = square = 0.0
+    factors: list[float] = []
+    samples = read_jsonl(run / "samples.jsonl")
+    for row in steps_of(run):
+        factors.append(row["ada/baseline_factor"])
+        assert factors[-1] == pytest.approx(min(product / square, 1.5) if square else 1.0, abs=1e-4)
+        product, square = 0.8 * product, 0.8 * square
+        for sample in (sample for sample in samples if sample["step"] == row["step"]):
+            q, reward, norm = sample["predicted"], sample["reward"], sample["score_norm"]
+            assert sample["coefficient"] == pytest.approx(reward - factors[-1] * q)
+            product, square = product + norm * reward * q, square + norm * q * q
+    assert factors[0] == 1.0 and len(set(factors)) > 1 and 0.0 < factors[-1] < 1.5
+
+
 def check_method(run: Path, name: str) -> None:
     steps, samples = steps_of(run), read_jsonl(run / "samples.jsonl")
     assert steps
@@ -74,5 +106,6 @@ def check_method(run: Path, name: str) -> None:
         assert row["ada/drawn"] - row["ada/aborted"] == len(drawn)
         assert row["ada/kept"] == sum(sample["kept"] for sample in drawn) > 0
         # One rollout of a prompt: a step of 8 may have none that is right, and then nothing is trained.
-        some_right = name != "raft-n1-e2" or any(sample["metric"] > 0 for sample in drawn)
+        needs_right = name == "raft-n1-e2" or row.get("ada/baseline_factor") == 0.0
+        some_right = not needs_right or any(sample["metric"] > 0 for sample in drawn)
         assert (row["actor_grad_norm"] > 0) == some_right

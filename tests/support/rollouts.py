@@ -50,7 +50,7 @@ def settings(**changes: Any) -> SimpleNamespace:
     """What the generator reads of `args.ada`."""
     plain: dict[str, Any] = {"refills": True, "refill_limit": 0, "max_no_score": 0.0, "log_texts": 0}
     plain |= {"scheduler": "rounds", "speculation": None, "timeout": 60.0, "logprob_steps": 0, "first_scores": 1}
-    plain |= {"reads_critic": False, "own_critic": False, "positive_above": 0.5}
+    plain |= {"measures_factor": False, "reads_critic": False, "own_critic": False, "positive_above": 0.5}
     return SimpleNamespace(**plain | changes)
 
 
@@ -120,7 +120,11 @@ class TableGenerator(AdaptiveSamplesGenerator):
 
     def answer(self, reader: ResponseReader, request: Request, score: float, prompt: str) -> Any:
         """(sample, result) of a rollout; None: no score."""
-        result = result_of(response(prompt, score, tokens=request.index + 1))
+        tokens = request.index + 1
+        answer = response(prompt, score, tokens=tokens)
+        if self.settings.measures_factor:
+            answer["rollout_log_probs"] = [-1.0 / (1.0 + request.key % 3 + score)] * (2 + tokens)
+        result = result_of(answer)
         return reader.sample(request, result, (0, 0)), result
 
 

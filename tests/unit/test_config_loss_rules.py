@@ -12,7 +12,7 @@ import pytest
 from refusals import check_refusal
 
 from openrlhf_ada.cli.train_ppo_ray import parse
-from openrlhf_ada.config.host_rules import loss_warnings
+from openrlhf_ada.config.loss_rules import loss_warnings
 from openrlhf_ada.trainer.training_step import loss_length
 
 Flags = dict[str, str | None]

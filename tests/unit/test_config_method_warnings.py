@@ -27,6 +27,7 @@ WITH_EFFECT: list[Flags] = [
     SEQ | {"--ada_correction": "stratum", "--ada_objective": "sqrt", "--ada_floor": "0.1"},
     SEQ | {"--ada_baseline": "estimator", "--ada_half_life": "9"},
     SEQ | {"--ada_baseline": "critic", "--ada_trust_steps": "9"},
+    SEQ | {"--ada_baseline": "estimator", "--ada_correction": "stratum", "--ada_baseline_factor": "least_noise"},
     SEQ | {"--ada_unresolved": "refill", "--ada_refill_limit": "1"},
     EST,
     EST | {"--ada_allocation": "inverse", "--ada_floor": "0.1", "--ada_give_up": "9"},
@@ -63,6 +64,7 @@ WITHOUT_EFFECT: list[tuple[Flags, Flags, str]] = [
     (SEQ, {"--ada_choice": "mopps"}, "--ada_candidates"),
     (OFF, {"--ada_candidates": "2"}, "--ada_mode is off"),
     (SEQ, {"--ada_baseline_rounding": "0.2"}, "--ada_baseline pool"),
+    (SEQ, {"--ada_baseline_factor": "least_noise"}, "--ada_baseline pool"),
     (SEQ | {"--ada_scheduler": "waves"}, {"--ada_speculation": "3"}, "--ada_scheduler is waves"),
 ]
 

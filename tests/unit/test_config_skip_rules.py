@@ -1,4 +1,5 @@
-"""--ada_zeros skip and --ada_baseline_rounding are refused where they would change what is optimised.
+"""--ada_zeros skip, --ada_baseline_rounding and --ada_baseline_factor are refused where they would change what is
+optimised, or cannot be measured.
 
 Every case runs the real parser. That skipping changes no gradient: tests/contract/test_dynamic_batches.py.
 """
@@ -20,6 +21,13 @@ DR_GRPO: Flags = {"--algo.advantage.estimator": "dr_grpo"}
 
 ROUNDED: Flags = DR_GRPO | {"--ada_baseline": "estimator", "--ada_baseline_rounding": "0.3"}
 
+FACTOR: Flags = DR_GRPO | {
+    "--ada_exit": "fixed",
+    "--ada_max_samples": "4",
+    "--ada_baseline": "estimator",
+    "--ada_baseline_factor": "least_noise",
+}
+
 REFUSED: list[tuple[str, Flags, str, str]] = [
     # id, flags, flag in front of the message with its value, flag of the remedy
     ("PPO", SKIP | {"--algo.advantage.estimator": "gae"}, "--algo.advantage.estimator is 'gae'", ""),
@@ -36,6 +44,56 @@ REFUSED: list[tuple[str, Flags, str, str]] = [
         "",
     ),
     ("routers", SKIP | {"--actor.aux_loss_coef": "0.1"}, "--actor.aux_loss_coef is 0.1", ""),
+    ("unknown factor", FACTOR | {"--ada_baseline_factor": "2"}, "--ada_baseline_factor is '2'", "least_noise"),
+    (
+        "factor and selection",
+        FACTOR | {"--ada_exit": "pos", "--ada_max_samples": "8", "--ada_wave": "4"},
+        "--ada_baseline_factor is 'least_noise'",
+        "--ada_correction stratum",
+    ),
+    (
+        "factor of others that end sampling",
+        FACTOR
+        | {
+            "--ada_exit": "pos",
+            "--ada_max_samples": "8",
+            "--ada_wave": "4",
+            "--ada_baseline": "blend",
+            "--ada_correction": "stratum",
+        },
+        "--ada_baseline_factor is 'least_noise'",
+        "--ada_baseline estimator",
+    ),
+    (
+        "factor and raw scores",
+        FACTOR | {"--ada_scores": "raw", "--ada_positive_threshold": "0"},
+        "--ada_baseline_factor is 'least_noise'",
+        "--ada_scores unit",
+    ),
+    (
+        "factor and a bonus",
+        FACTOR | {"--ada_format": "boxed", "--ada_format_bonus": "0.1", "--reward.remote_url": "math"},
+        "--ada_baseline_factor is 'least_noise'",
+        "--ada_baseline_factor one",
+    ),
+    (
+        "factor and penalties",
+        FACTOR | {"--reward.stop_properly_penalty_coef": "0.5"},
+        "--reward.stop_properly_penalty_coef is 0.5",
+        "",
+    ),
+    (
+        "factor and lengths",
+        FACTOR | {"--actor.loss_agg_mode": "seq-mean-token-mean"},
+        "--actor.loss_agg_mode is 'seq-mean-token-mean'",
+        "--ada_loss sequence-constant",
+    ),
+    (
+        "factor and agents",
+        FACTOR | {"--train.agent_func_path": "agent.py", "--reward.remote_url": None},
+        "--train.agent_func_path is 'agent.py'",
+        "Leave one of the two out",
+    ),
     ("beyond half", ROUNDED | {"--ada_baseline_rounding": "0.6"}, "--ada_baseline_rounding is 0.6", ""),
 ]
 
@@ -54,6 +112,10 @@ def test_refused(refusal: Callable[[Flags], Exception], flags: Flags, head: str,
         SKIP | DR_GRPO | {"--ada_mode": "est", "--ada_baseline_rounding": "0.2"},
         SKIP | {"--train.async_enable": ""},
         SKIP | {"--ada_loss": "sequence-constant"},
+        SKIP | FACTOR,
+        SKIP | FACTOR | {"--ada_baseline": "blend", "--train.async_enable": ""},
+        SKIP | FACTOR | {"--ada_exit": "pos", "--ada_max_samples": "8", "--ada_correction": "stratum"},
+        SKIP | DR_GRPO | {"--ada_mode": "est", "--ada_baseline_factor": "least_noise"},
     ],
 )
 def test_accepted(argv_with: Callable[[Flags], list[str]], flags: Flags) -> None:

@@ -77,6 +77,14 @@ def test_lengths_end_where_training_cuts(max_length: int, expected: int) -> None
     assert result_of(max_length=max_length).num_tokens == expected
 
 
+def test_norms_are_of_the_tokens_that_are_trained() -> None:
+    parts = (1 - np.exp([-0.5, 0.0, -20.0, -0.1, -1.0])) ** 2
+    assert result_of().score_norm == pytest.approx(parts.sum())
+    assert result_of(max_length=5).score_norm == pytest.approx(parts[:3].sum())
+    assert result_of(rollout_log_probs=None).score_norm is None
+    assert result_of(rollout_log_probs=[1.0] * 8).score_norm is None, "it has no score"
+
+
 @pytest.mark.parametrize(
     ("changes", "told"),
     [

@@ -272,6 +272,13 @@ MEMORIES = {
         "correction": "none",
     },
     "gate": {"mode": "seq", "exit": "gate", "pilot": 2, "baseline": "estimator"},
+    "least noise": {
+        "mode": "seq",
+        "exit": "fixed",
+        "max_samples": 2,
+        "baseline": "estimator",
+        "baseline_factor": "least_noise",
+    },
     "estimated by a critic": {"mode": "est", "budget": 3.0, "max_samples": 4, "estimator": "critic", "trust_steps": 2},
 }
 
@@ -284,19 +291,15 @@ def resumable(memory: str, rows: int, episodes: int) -> TableGenerator:
     def outcome(request: PromptRequest, index: int) -> float:
         return float(np.random.default_rng([request.key, index]).random() < (request.row + 1) / (rows + 1))
 
+    n, batch = args.rollout.n_samples_per_prompt, args.rollout.batch_size
+    settings = resolve(AdaConfig(**flags), n=n, advantage="dr_grpo", batch=batch)
     return TableGenerator(
         args,
         make_loader(rows, args, shuffle=True),
-        make_policy(
-            resolve(
-                AdaConfig(**flags),
-                n=args.rollout.n_samples_per_prompt,
-                advantage="dr_grpo",
-                batch=args.rollout.batch_size,
-            )
-        ),
+        make_policy(settings),
         outcome,
         PLAN,
+        measures_factor=settings.measures_factor,
         prompt_values=lambda prompts: [len(prompt) % 3 / 3 + 0.1 for prompt in prompts],
     )
 
@@ -325,6 +328,26 @@ def test_resume_from_any_step_equals_uninterrupted_run(memory: str, rows: int, e
         states = step.states | {"ada_policy": json.loads(json.dumps(step.states["ada_policy"]))}
         rest = list(train(resumable(memory, rows, episodes), states))
         assert [content(s) for s in rest] == [content(s) for s in whole[cut:]], f"stopped after step {cut}"
+
+
+def test_the_factor_of_a_step_is_what_the_steps_before_it_showed() -> None:
+    """By hand, from the record: of all rollouts, which are all trained here."""
+    generator = resumable("least noise", 4, 3)
+    assert generator._asks_logprobs, "in every step, though --ada_logprob_steps is 0"
+    product = square = 0.0
+    factors: list[float] = []
+    for step in train(generator, INITIAL_STATES):
+        record = step.batch.record
+        factors.append(record.figures["ada/baseline_factor"])
+        assert factors[-1] == pytest.approx(min(product / square, 1.5) if square else 1.0)
+        product, square = 0.8 * product, 0.8 * square
+        for group in record.groups:
+            q = group.pool.predicted
+            for sample, c in zip(group.pool.samples, group.group.coefficients, strict=True):
+                assert c == pytest.approx(sample.reward - factors[-1] * q)
+                product += sample.score_norm * sample.reward * q
+                square += sample.score_norm * q * q
+    assert len(set(factors)) == 6
 
 
 def test_state_of_another_policy_is_refused() -> None:

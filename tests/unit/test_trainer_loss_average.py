@@ -352,7 +352,7 @@ WEIGHTS = [  # sampling, loss, kind, weights at pass rates .1, .9 relative to th
 def test_outcome_dependent_lengths_change_some_losses(
     policy: Sequential, loss: str, kind: str, expected: tuple[float, float]
 ) -> None:
-    """Right answers of 100 tokens, wrong ones of 400: the figures in the messages of host_rules and in the docs."""
+    """Right answers of 100 tokens, wrong ones of 400: the figures in the messages of loss_rules and in the docs."""
     middle = trained_weight(policy, 0.5, loss, kind)
     for p, relative in zip((0.1, 0.9), expected, strict=True):
         assert trained_weight(policy, p, loss, kind) / middle == pytest.approx(relative, abs=5e-4)

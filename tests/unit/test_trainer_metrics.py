@@ -16,7 +16,7 @@ from openrlhf_ada.config.settings import Settings, make_policy
 from openrlhf_ada.core.types import Ledger, PromptPool, Sample
 from openrlhf_ada.reward.grade import TimedGrade
 from openrlhf_ada.rollout.records import GroupRecord, StepRecord
-from openrlhf_ada.trainer.step_metrics import first_wave_stats, ledger_metrics, step_metrics, trained_wrong
+from openrlhf_ada.trainer.step_metrics import first_wave_stats, ledger_metrics, rewarded_wrong, step_metrics
 
 N = 2
 Outcomes = Sequence[float]
@@ -91,8 +91,9 @@ def test_step_by_hand() -> None:
     }
 
 
-def test_wrong_rollouts_with_a_coefficient_are_counted() -> None:
-    assert trained_wrong(make_record(RESCUED, EASY, HOPELESS).groups, 0.5) == pytest.approx(2 / 6)
+def test_wrong_rollouts_with_a_reward_are_counted() -> None:
+    assert rewarded_wrong(make_record(RESCUED, EASY, HOPELESS).groups, 0.5) == 0.0
+    assert rewarded_wrong(make_record((0.25, 1), (0, 0), EASY).groups, 0.5) == pytest.approx(1 / 6)
 
 
 def test_ledger_is_recorded_in_every_mode() -> None:
@@ -258,6 +259,10 @@ CASES = {
     "est": (settings_of("est"), [(1, 0), (0, 0, 0), (1,) * 3]),
     "est with a critic": (settings_of("est", estimator="critic"), [(1, 0), (0, 0, 0), (1,) * 3]),
     "ppo": (settings_of(advantage="gae"), [RESCUED, EASY, HOPELESS]),
+    "factor": (
+        settings_of(baseline="estimator", correction="stratum", baseline_factor="least_noise"),
+        [RESCUED, EASY],
+    ),
     "all right": (settings_of(correction="stratum", baseline="pool"), [(1, 1), (1,) * 8]),
 }
 

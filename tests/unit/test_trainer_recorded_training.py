@@ -25,6 +25,7 @@ from openrlhf_ada.eval.held_out import HeldOut
 from openrlhf_ada.eval.measures import Answered
 from openrlhf_ada.reporting.run_record import read_run
 from openrlhf_ada.rollout.records import RolloutBatch
+from openrlhf_ada.trainer import recorded_training
 from openrlhf_ada.trainer.experience_maker import CRITIC_WEIGHT
 from openrlhf_ada.trainer.recorded_training import RecordedTraining, ScoredLogs
 
@@ -97,11 +98,12 @@ def make_trainer(argv_with: ArgvWith) -> Callable[..., Trainer]:
     return make
 
 
-def adaptive_batch() -> RolloutBatch:
-    """Row 0 is mixed in the first wave, row 1 in the second: six rollouts, four of them trained."""
+def adaptive_batch(wrong: float = 0) -> RolloutBatch:
+    """Row 0 is mixed in the first wave, row 1 in the second: six rollouts, four of them trained. `wrong`: score and
+    reward of wrong ones."""
     args = make_args()
     policy = sequential(1, 1, n=N, wave=2, cap=4)
-    outcomes = table({0: [1, 0], 1: [0, 0, 0, 1]})
+    outcomes = table({0: [1, wrong], 1: [wrong] * 3 + [1]})
     generator = TableGenerator(args, make_loader(2, args), policy, outcomes, BatchPlan(2, N, 4, 2, 1))
     return generator.generate_samples(**GENERATE)[0]
 
@@ -116,6 +118,35 @@ def test_selected_means_are_named_so(make_trainer: Callable[..., Trainer], monke
     assert not {"reward", "return", CRITIC_WEIGHT} & status.keys()
     assert status["rollout/reward_mean"] == 0.25, "one of the first two of each prompt, not half by construction"
     assert (status["ada/prompts"], status["ada/staleness_mean"], status["ada/group_scale"]) == (2, 4.0, 1.0)
+
+
+WITHOUT: Flags = {"--algo.advantage.estimator": "dr_grpo", "--ada_baseline": "none"}
+WITH_FACTOR: Flags = WITHOUT | {
+    "--ada_baseline": "estimator",
+    "--ada_correction": "stratum",
+    "--ada_baseline_factor": "least_noise",
+}
+
+
+@pytest.mark.parametrize(
+    ("flags", "wrong", "told"),
+    [
+        (WITHOUT, 0.25, "--ada_baseline none"),
+        (WITH_FACTOR, 0.25, "factor"),
+        (WITHOUT, 0, ""),
+        (WITH_FACTOR, 0, ""),
+        (WITH_FACTOR | {"--ada_baseline_factor": "one"}, 0.25, ""),
+    ],
+)
+def test_wrong_answers_with_a_reward_are_told_once(
+    make_trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch, flags: Flags, wrong: float, told: str
+) -> None:
+    notes: list[str] = []
+    monkeypatch.setattr(recorded_training, "note", lambda args, text: notes.append(text))
+    trainer = make_trainer(flags)
+    for step in range(2):
+        trainer.train_step(adaptive_batch(wrong), step)
+    assert len(notes) == bool(told) and all(told in text and text.startswith("50%") for text in notes)
 
 
 def test_step_is_recorded_and_saved_with_its_state(

@@ -59,4 +59,4 @@ class Estimated(Remembering):
         )
 
     def build(self, pool: PromptPool, rng: np.random.Generator) -> TrainingGroup:
-        return self.builder.build(pool, rng, pool.predicted, self.memory.rewards.scale)
+        return self._group(pool, rng)

@@ -1,4 +1,4 @@
-"""What a policy remembers from step to step: pass rates per prompt, and what outcomes are worth."""
+"""What a policy remembers from step to step: pass rates per prompt, what outcomes are worth, a factor of baselines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from openrlhf_ada.core.estimators import Calibration, RateEstimator, RewardMeans, brier
-from openrlhf_ada.core.types import Floats, PromptPool, Sample
+from openrlhf_ada.core.grouping import GroupBuilder, UnbiasedRate, own_rate
+from openrlhf_ada.core.least_noise import LeastNoiseFactor
+from openrlhf_ada.core.types import Floats, PromptPool, Sample, TrainingGroup
 
 
 @dataclass
@@ -18,13 +20,14 @@ class Memory:
     """An estimator of pass rates and, with `calibration`, a critic that is used only while it beats knowing nothing.
 
     `threshold`: a sample is positive iff its score exceeds it. `reward_half_life`: steps after which rewards count
-    half in what an outcome is worth.
+    half in what an outcome is worth. `factor`: of a predicted baseline, where it is measured.
     """
 
     counts: RateEstimator
     threshold: float
     calibration: Calibration | None = None
     reward_half_life: float = 50.0
+    factor: LeastNoiseFactor | None = None
     rewards: RewardMeans = field(init=False)
 
     def __post_init__(self) -> None:
@@ -79,15 +82,27 @@ class Memory:
             figures["ada/critic_in_use"] = float(self.uses_critic)
             figures["ada/critic_brier"] = brier(values, draws, positives)
             self.calibration.record(values, prior, draws, positives)
+        if self.factor is not None:
+            figures["ada/baseline_factor"] = self.factor.value
+            self._observe_noise(self.factor, pools)
         self.counts.observe(rows, draws, positives)
         scores = np.concatenate([pool.scores for pool in pools])
         self.rewards.observe(np.concatenate([pool.rewards for pool in pools]), scores > self.threshold)
         return figures
 
+    @staticmethod
+    def _observe_noise(factor: LeastNoiseFactor, pools: Sequence[PromptPool]) -> None:
+        """Of what was built. Simulated rollouts have no log-probabilities: the factor stays what it is."""
+        built = [pool.evidence for pool in pools if pool.evidence is not None]
+        known = np.hstack([seen for seen in built if not np.isnan(seen).any()] or [np.empty((3, 0))])
+        factor.observe(*known)
+
     def state_dict(self) -> dict[str, Any]:
         state: dict[str, Any] = {"counts": self.counts.state_dict(), "rewards": self.rewards.state_dict()}
         if self.calibration is not None:
             state["calibration"] = self.calibration.state_dict()
+        if self.factor is not None:
+            state["factor"] = self.factor.state_dict()
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -95,12 +110,15 @@ class Memory:
         self.rewards.load_state_dict(state["rewards"])
         if self.calibration is not None and "calibration" in state:
             self.calibration.load_state_dict(state["calibration"])
+        if self.factor is not None and "factor" in state:
+            self.factor.load_state_dict(state["factor"])
 
 
 class Remembering:
     """What our policies do with their memory. `kind` is its name in a checkpoint; `first`: see `Memory.observe`."""
 
     kind: ClassVar[str]
+    builder: GroupBuilder
     memory: Memory | None
 
     @property
@@ -114,6 +132,13 @@ class Remembering:
     def chance_of_need(self, pool: PromptPool, ahead: Sequence[Sample], sent: int) -> float:
         """0: a split is all that is drawn."""
         return 0.0
+
+    def _group(
+        self, pool: PromptPool, rng: np.random.Generator, unbiased_rate: UnbiasedRate = own_rate
+    ) -> TrainingGroup:
+        """Of the builder, with what is remembered."""
+        scale, factor = (None, None) if self.memory is None else (self.memory.rewards.scale, self.memory.factor)
+        return self.builder.build(pool, rng, pool.predicted, scale, unbiased_rate, factor)
 
     def load_prior_counts(self, draws: ArrayLike, positives: ArrayLike) -> None:
         if self.memory is not None:

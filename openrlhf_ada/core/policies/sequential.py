@@ -86,5 +86,4 @@ class Sequential(Remembering):
     def build(self, pool: PromptPool, rng: np.random.Generator) -> TrainingGroup:
         if self.rule.gate is not None and len(pool) < self.group_size:
             return untrained_group(pool, self.group_size)
-        scale = None if self.memory is None else self.memory.rewards.scale
-        return self.builder.build(pool, rng, pool.predicted, scale, self.plan.unbiased_rate)
+        return self._group(pool, rng, self.plan.unbiased_rate)

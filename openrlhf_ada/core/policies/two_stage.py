@@ -85,4 +85,4 @@ class TwoStage(Remembering):
 
     def build(self, pool: PromptPool, rng: np.random.Generator) -> TrainingGroup:
         rate = float((pool.scores[: self.pilot] > self.threshold).mean())
-        return self.builder.build(pool, rng, pool.predicted, self.memory.rewards.scale, lambda drawn, positives: rate)
+        return self._group(pool, rng, lambda drawn, positives: rate)
