@@ -150,9 +150,9 @@ def _costs(found: Sequence[Compared]) -> list[str]:
     ]
     worlds = sorted({one.seeds for one in found})
     return [
-        "Cost to 90 % of the best gain, beside the cheapest method of the task (+: on some worlds it was not reached, and "
-        "the budget counts); at its worst; the median beside the cheapest uniform sampling of several rollouts; and by "
-        "how many points pass@8 is above the better of `n4/1` and `n8/1`, at its worst. "
+        "Cost to 90 % of the best gain, beside the cheapest method of the task (+: not reached on some worlds, where "
+        "the budget counts); at its worst; the median beside the cheapest uniform sampling of several rollouts; and "
+        "by how many points pass@8 is above the better of `n4/1` and `n8/1`, at its worst. "
         f"Worlds: {', '.join(map(str, worlds))}.",
         markdown(head, body),
     ]
