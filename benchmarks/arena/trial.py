@@ -145,7 +145,6 @@ class Trial:
     def _train(self, batch: Batch) -> None:
         method, drawn, index = self._method, batch.drawn, batch.index
         coefficients = self._shaped(drawn, batch.groups, index)
-        computed = [i for i, c in zip(index, coefficients, strict=True) if c or not self._skips_zeros]
         self._hooks.before_training(batch)
         self._learner.train(
             drawn.answers(),
@@ -159,8 +158,12 @@ class Trial:
         self._hooks.after_training(batch)
         self._policy.observe(batch.pools)
         self._chooser.end_step(batch.pools)
-        self.spent.trained += method.epochs * len(computed)
-        self.spent.trained_tokens += method.epochs * int(drawn.answers().num_tokens[computed].sum())
+        for epoch in range(method.epochs):
+            late = method.wrong_epochs is not None and epoch >= method.wrong_epochs
+            weights = np.maximum(coefficients, 0.0) if late else np.array(coefficients)
+            computed = [i for i, c in zip(index, weights, strict=True) if c or not self._skips_zeros]
+            self.spent.trained += len(computed)
+            self.spent.trained_tokens += int(drawn.answers().num_tokens[computed].sum())
 
     def _shaped(self, drawn: Drawn, groups: Sequence[TrainingGroup], index: Sequence[int]) -> list[float]:
         """The coefficients; by the outcome, or with the factor of least noise, where the method has them."""
