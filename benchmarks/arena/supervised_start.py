@@ -40,9 +40,9 @@ MAX_NEW_TOKENS = 48
 class Recipe:
     """Supervised steps on fresh prompts, each with one imperfect answer. `rate`: falls to 0 in a line."""
 
-    steps: int = 300
-    batch: int = 32
-    rate: float = 3e-4
+    steps: int = 90
+    batch: int = 24
+    rate: float = 5e-4
     seed: int = 0
 
 
