@@ -45,8 +45,10 @@ METHODS_DEFAULT = (
     "dapo-8",
 )
 
-METHODS_OF_TOTALS = tuple(f"{name}/{epochs}" for epochs in GRID_EPOCHS for name in ("n8", "n1", "right-1", "balance"))
-"""Each in four updates of an epoch. `lambda-1` belongs here as soon as a flag of ours can say it."""
+OF_TOTALS = ("n8", "n1", "lambda-1", "right-1", "balance")
+
+METHODS_OF_TOTALS = tuple(f"{name}/{epochs}" for epochs in GRID_EPOCHS for name in OF_TOTALS)
+"""Each in four updates of an epoch."""
 
 RATES_OF_TOTALS = (2e-5, 6e-6, 6e-5)
 """The middle one first: partial results are of all methods at one rate."""
