@@ -225,7 +225,7 @@ def check_folder(folder: Path, tasks: Sequence[str], methods: Sequence[str]) -> 
             "tuning seed": TUNING_SEED,
         },
         **{f"task {name}": asdict(TASKS[name]) for name in tasks},
-        **{f"method {name}": asdict(METHODS[name]) for name in methods},
+        **{f"method {name}": asdict(METHODS[name]) | {"summary": ""} for name in methods},
         **{f"settings of {name}": settings_of(METHODS[name]) for name in methods},
     }
     keep_settings(folder, ours, ("trials",))

@@ -171,6 +171,11 @@ class Answers:
     scores: Tensor
     num_tokens: Tensor
 
+    def at(self, index: Sequence[int]) -> Answers:
+        """These of the answers."""
+        columns = (self.tokens, self.right, self.scores, self.num_tokens)
+        return Answers(PromptBatch(*(of[index] for of in self.prompts.columns)), *(of[index] for of in columns))
+
 
 def joined(parts: Sequence[Answers]) -> Answers:
     """One after the other."""
@@ -262,6 +267,12 @@ class Learner:
         """Shape (N, T)."""
         return self.model.token_log_probs(answers.prompts, answers.tokens)
 
+    @torch.no_grad()
+    def log_probs_of(self, rows: Sequence[int], tokens: np.ndarray) -> np.ndarray:
+        """Of the tokens of one answer to each of these rows of the training set, shapes (N, T)."""
+        prompts = PromptBatch.of(self.world.train, rows)
+        return self.model.token_log_probs(prompts, torch.from_numpy(tokens)).double().numpy()
+
     def train(
         self,
         answers: Answers,
@@ -270,14 +281,17 @@ class Learner:
         epochs: int = 1,
         updates: int = 1,
         wrong_epochs: int | None = None,
+        before: Tensor | None = None,
     ) -> None:
         """Up the mean of coefficient x log-probability over the trained answers `index`.
 
         In each of the `epochs` so many `updates`, each of an equal part: of several, with PPO's clipped ratio of every
         token. `wrong_epochs`: coefficients below 0 count in the first so many epochs only; in all if it is left out.
+        `before`: log-probabilities that the ratios go by, shape (N, T); the present ones if they are left out.
         """
         rows, weights = torch.tensor(index), torch.tensor(coefficients, dtype=torch.float32)
-        before = self.token_log_probs(answers) if epochs * updates > 1 else None
+        if before is None and epochs * updates > 1:
+            before = self.token_log_probs(answers)
         for epoch in range(epochs):
             if epoch == wrong_epochs:
                 weights = weights.clamp_min(0.0)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from benchmarks.arena.arguments import check_names
+from benchmarks.arena.peers import PEERS
+from benchmarks.arena.peers.base import Rules
 from openrlhf_ada.config import presets
-from openrlhf_ada.config.nearest import did_you_mean
 from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.config.settings import Settings, make_policy, resolve
 from openrlhf_ada.core.policies import Policy
@@ -67,7 +68,7 @@ class Method:
     @property
     def has_flags(self) -> bool:
         """Do our flags say all of it?"""
-        return not self.least_noise and self.wrong_epochs is None and self.by_outcome is None
+        return self.wrong_epochs is None and self.by_outcome is None
 
     def settings(self, prompts: int) -> Settings:
         """`prompts`: of a step."""
@@ -75,7 +76,25 @@ class Method:
 
     def policy(self, prompts: int) -> Policy:
         """A new one."""
+        return self.start(prompts, prompts, 0)
+
+    def start(self, prompts: int, rows: int, seed: int) -> Policy:
+        """A new one, for a training set of so many rows."""
         return make_policy(self.settings(prompts))
+
+
+@dataclass(frozen=True, slots=True)
+class Peer(Method):
+    """A published method whose policy is the arena's own; see peers/. The package's flags say how groups are built."""
+
+    rules: Rules = field(kw_only=True)
+
+    @property
+    def has_flags(self) -> bool:
+        return False
+
+    def start(self, prompts: int, rows: int, seed: int) -> Policy:
+        return self.rules.start(self.settings(prompts), rows, seed)
 
 
 def _uniform(n: int, **more: Any) -> dict[str, Any]:
@@ -283,7 +302,7 @@ GRID_EPOCHS = (1, 2)
 
 def _grid() -> Iterator[Method]:
     """Every one with each of GRID_EPOCHS, in UPDATES of an epoch."""
-    for base in (*_grid_of_n(), *_grid_published(), *_grid_least_noise()):
+    for base in (*_grid_of_n(), *_grid_published(), *_grid_least_noise(), *_grid_peers()):
         for epochs in GRID_EPOCHS:
             yield _of_epochs(base, epochs)
     for base in (*_grid_of_n(), *_grid_least_noise()):
@@ -338,6 +357,11 @@ def _grid_least_noise() -> Iterator[Method]:
     yield Method("lambda-success-8", summary, 1, until, "flash_reinforce", least_noise=True)
 
 
+def _grid_peers() -> Iterator[Method]:
+    for name, n, estimator, rules in PEERS:
+        yield Peer(name, rules.summary, estimator=estimator, rules=rules, **_uniform(n, **SKIP))
+
+
 def _all() -> Iterator[Method]:
     yield from _grid()
     yield from _uniforms()
@@ -352,31 +376,6 @@ def _all() -> Iterator[Method]:
 
 
 METHODS = {method.name: method for method in _all()}
-
-
-def names(text: str) -> list[str]:
-    """Those of a flag, separated by commas; each once."""
-    return list(dict.fromkeys(name for name in text.split(",") if name))
-
-
-def fill_in(args: Namespace, quick: Mapping[str, Any], full: Mapping[str, Any]) -> None:
-    """Values of flags that were not given. Raises ValueError where --quick sets one that was."""
-    for name, value in (quick if args.quick else full).items():
-        if args.quick and getattr(args, name) is not None:
-            raise ValueError(f"--{name} does not go with --quick, which sets it. Leave one of the two out")
-        if getattr(args, name) is None:
-            setattr(args, name, value)
-
-
-def check_names(flag: str, given: Sequence[str], known: Collection[str]) -> None:
-    """Raises ValueError for none, and for one that is not known."""
-    all_known = f"Known are {', '.join(known)}"
-    if not given:
-        raise ValueError(f"{flag} names nothing. {all_known}")
-    if unknown := [name for name in given if name not in known]:
-        raise ValueError(
-            f"{flag} {','.join(unknown)}: there is no such name.{did_you_mean(unknown[0], known)} {all_known}"
-        )
 
 
 def check_on_real_stack(methods: Sequence[str]) -> None:

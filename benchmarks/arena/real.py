@@ -201,6 +201,8 @@ def run_flags(name: str, conditions: Conditions) -> Flags:
 def method_flags(method: Method) -> Flags:
     """Our flags, for `openrlhf-ada train`."""
     ours = dict(method.ada)
+    if method.least_noise:
+        ours["baseline_factor"] = "least_noise"
     if method.refill:
         ours["unresolved"] = "refill"
         if ours.get("select") == "all":

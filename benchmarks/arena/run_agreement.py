@@ -36,9 +36,10 @@ from benchmarks.arena.agreement import (
     table,
     train_flags,
 )
+from benchmarks.arena.arguments import names
 from benchmarks.arena.folders import Results, keep_settings
 from benchmarks.arena.language_model import rows_of, save_start
-from benchmarks.arena.methods import METHODS, check_on_real_stack, names
+from benchmarks.arena.methods import METHODS, check_on_real_stack
 from benchmarks.arena.page import agreement_of
 from benchmarks.arena.progress_line import progress_line
 from benchmarks.arena.real import Flags

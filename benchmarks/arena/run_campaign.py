@@ -13,9 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.arena.arguments import check_names, fill_in, names
 from benchmarks.arena.campaign import RUNGS, Trials, check_folder, final_cells, least_budget, run_cell, rung_cells
 from benchmarks.arena.costs import COSTS
-from benchmarks.arena.methods import METHODS, check_names, fill_in, names
+from benchmarks.arena.methods import METHODS
 from benchmarks.arena.page import at_equal
 from benchmarks.arena.progress_line import progress_line
 from benchmarks.arena.statistics import SEEDS_FOR_INTERVAL, SEEDS_FOR_TEST

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.arena import grid, orderings
-from benchmarks.arena.methods import METHODS, check_names, fill_in, names
+from benchmarks.arena.arguments import check_names, fill_in, names
+from benchmarks.arena.methods import METHODS
 from benchmarks.arena.progress_line import progress_line
 from benchmarks.arena.tasks import LUCKY, TASKS
 from benchmarks.arena.trainings import alone

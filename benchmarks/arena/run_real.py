@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from benchmarks.arena import running_totals
+from benchmarks.arena.arguments import names
 from benchmarks.arena.folders import Results, keep_settings, read_settings
-from benchmarks.arena.methods import check_on_real_stack, names
+from benchmarks.arena.methods import check_on_real_stack
 from benchmarks.arena.page import language_model
 from benchmarks.arena.real import (
     KINDS,

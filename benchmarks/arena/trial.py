@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks.arena.costs import COSTS
-from benchmarks.arena.learner import Answers, Learner, joined, pass_rates, score_norms
+from benchmarks.arena.drawn import Batch, Drawn
+from benchmarks.arena.learner import Learner, pass_rates, score_norms
 from benchmarks.arena.measures import Counts, measured
 from benchmarks.arena.methods import Method
+from benchmarks.arena.peers.base import Chooser, Hooks, PeerPolicy
 from benchmarks.arena.weights import effective_weight_of
 from openrlhf_ada.config.choosing import make_chooser
-from openrlhf_ada.config.settings import make_policy
 from openrlhf_ada.core.least_noise import LeastNoiseFactor
 from openrlhf_ada.core.policies import Draw, Policy
 from openrlhf_ada.core.types import PromptPool, Sample, TrainingGroup
@@ -76,8 +77,14 @@ class Trial:
         task = learner.world.task.name
         self._weight = None if method.weight_of is None else effective_weight_of(method.weight_of, task)
         self._skips_zeros = settings.skips_zeros
-        self._policy: Policy = make_policy(settings)
-        self._chooser = make_chooser(settings, self._policy, len(learner.world.train), seed)
+        rows = len(learner.world.train)
+        self._policy: Policy = method.start(prompts, rows, seed)
+        own = self._policy if isinstance(self._policy, PeerPolicy) else None
+        self._hooks: Hooks = own or Hooks()
+        self._chooser: Chooser = own.chooser if own else make_chooser(settings, self._policy, rows, seed)
+        self._going_on: list[PromptPool] = []
+        self._carried = Drawn()
+        self._late: Batch | None = None
         self._rng = np.random.default_rng([seed, 4])
         self._key = 0
         self._used = 0.0
@@ -100,6 +107,12 @@ class Trial:
             earlier, now = COSTS[cost]([before, asdict(self.spent)])
             self._used += now - earlier
 
+    @property
+    def waiting(self) -> int:
+        """Rollouts that are not trained yet, and may be in a later step."""
+        late = self._late.pools if self._late else []
+        return sum(len(pool) for pool in (*self._going_on, *late))
+
     def accuracy(self) -> float:
         """On held-out prompts."""
         return float(pass_rates(self._learner.model, self._learner.world.held_out).mean())
@@ -110,30 +123,51 @@ class Trial:
 
     def step(self) -> list[tuple[PromptPool, TrainingGroup]]:
         """Sample, and train what is returned: each prompt's rollouts, and which of them with which coefficients."""
-        drawn = _Drawn()
+        batch = self._sampled_batch()
+        if self._hooks.late:
+            batch, self._late = self._late, batch
+        if batch is not None:
+            self._train(batch)
+        self.spent.steps += 1
+        return [] if batch is None else list(zip(batch.trained, batch.groups, strict=True))
+
+    def _sampled_batch(self) -> Batch:
+        drawn, self._carried = self._carried, Drawn()
         pools = self._sampled(self._prompts, drawn, batch=0)
+        self._carried = drawn.only([pool.key for pool in self._going_on])
         trained = pools
         if self._method.refill:
             pools, trained = self._refilled(pools, drawn)
         built = [self._policy.build(pool, self._rng) for pool in trained]
         groups = [_weighed(group, w) for group, w in zip(built, self._weights(trained), strict=True)]
-        index = [drawn.places[group.key][i] for group in groups for i in group.indices]
-        coefficients = self._shaped(drawn, groups, index)
-        epochs = self._method.epochs
-        computed = [i for i, c in zip(index, coefficients, strict=True) if c or not self._skips_zeros]
-        self._learner.train(
-            drawn.answers(), index, coefficients, epochs, self._method.updates, self._method.wrong_epochs
-        )
-        self._policy.observe(pools)
-        self._chooser.end_step(pools)
-        self.spent.steps += 1
-        self.spent.trained += epochs * len(computed)
-        self.spent.trained_tokens += epochs * int(drawn.answers().num_tokens[computed].sum())
-        return list(zip(trained, groups, strict=True))
+        return Batch(self._learner, drawn, pools, trained, groups)
 
-    def _shaped(self, drawn: _Drawn, groups: Sequence[TrainingGroup], index: Sequence[int]) -> list[float]:
+    def _train(self, batch: Batch) -> None:
+        method, drawn, index = self._method, batch.drawn, batch.index
+        coefficients = self._shaped(drawn, batch.groups, index)
+        self._hooks.before_training(batch)
+        self._learner.train(
+            drawn.answers(),
+            index,
+            coefficients,
+            method.epochs,
+            method.updates,
+            method.wrong_epochs,
+            drawn.log_probs,
+        )
+        self._hooks.after_training(batch)
+        self._policy.observe(batch.pools)
+        self._chooser.end_step(batch.pools)
+        for epoch in range(method.epochs):
+            late = method.wrong_epochs is not None and epoch >= method.wrong_epochs
+            weights = np.maximum(coefficients, 0.0) if late else np.array(coefficients)
+            computed = [i for i, c in zip(index, weights, strict=True) if c or not self._skips_zeros]
+            self.spent.trained += len(computed)
+            self.spent.trained_tokens += int(drawn.answers().num_tokens[computed].sum())
+
+    def _shaped(self, drawn: Drawn, groups: Sequence[TrainingGroup], index: Sequence[int]) -> list[float]:
         """The coefficients; by the outcome, or with the factor of least noise, where the method has them."""
-        coefficients = np.array([c for group in groups for c in group.coefficients])
+        coefficients = self._hooks.shaped(np.array([c for group in groups for c in group.coefficients]))
         if self._method.by_outcome is not None:
             return np.where(drawn.answers().right.numpy()[index], *self._method.by_outcome).tolist()
         if self._method.least_noise:
@@ -151,7 +185,7 @@ class Trial:
         rates = pass_rates(self._learner.model, self._learner.world.train, [pool.row for pool in pools])
         return [self._weight.weight(p) for p in rates.tolist()]
 
-    def _refilled(self, pools: list[PromptPool], drawn: _Drawn) -> tuple[list[PromptPool], list[PromptPool]]:
+    def _refilled(self, pools: list[PromptPool], drawn: Drawn) -> tuple[list[PromptPool], list[PromptPool]]:
         """(all pools, as many with two outcomes as a step has prompts), or fewer at REFILL_LIMIT."""
         wanted, batch = self._prompts, 1
         while sum(map(self._is_trainable, pools)) < wanted and len(pools) < REFILL_LIMIT * wanted:
@@ -164,11 +198,11 @@ class Trial:
         """Has it two outcomes, and enough samples for a group? A gate ends some before that."""
         return has_signal(pool) and len(pool) >= self._method.n
 
-    def _sampled(self, count: int, drawn: _Drawn, batch: int) -> list[PromptPool]:
-        """The next prompts' closed pools, in waves as the policy decides."""
-        chosen = self._chooser.take(count)
-        pools = [PromptPool(self._key + i, row=choice.row) for i, choice in enumerate(chosen)]
-        self._key += count
+    def _sampled(self, count: int, drawn: Drawn, batch: int) -> list[PromptPool]:
+        """The next prompts' closed pools, in waves as the policy decides; first those that go on."""
+        chosen = self._chooser.take(count - len(self._going_on))
+        pools = self._going_on + [PromptPool(self._key + i, row=choice.row) for i, choice in enumerate(chosen)]
+        self._key += len(chosen)
         still_open = {pool.key: pool for pool in pools}
         wave_number = 0
         while still_open:
@@ -181,43 +215,27 @@ class Trial:
                 self._draw(wave, still_open, drawn)
                 self.spent.add_wave(batch, wave_number, len(wave), sum(draw.count for draw in wave))
                 wave_number += 1
-        return pools
+        self._going_on = [pool for pool in pools if self._hooks.goes_on(pool)]
+        return [pool for pool in pools if pool not in self._going_on]
 
-    def _draw(self, wave: Sequence[Draw], pools: dict[int, PromptPool], drawn: _Drawn) -> None:
+    def _draw(self, wave: Sequence[Draw], pools: dict[int, PromptPool], drawn: Drawn) -> None:
         answers = self._learner.sample([pools[draw.key].row for draw in wave for _ in range(draw.count)])
-        scores, lengths = answers.scores.tolist(), answers.num_tokens.tolist()
+        scores, lengths, version = answers.scores.tolist(), answers.num_tokens.tolist(), self.spent.steps
         at = 0
         for draw in wave:
             pool, start = pools[draw.key], len(pools[draw.key])
             pool.add(
-                Sample(draw.key, start + i, scores[at + i], scores[at + i], lengths[at + i]) for i in range(draw.count)
+                Sample(draw.key, start + i, scores[at + i], scores[at + i], lengths[at + i], version, version)
+                for i in range(draw.count)
             )
             drawn.places.setdefault(draw.key, []).extend(range(drawn.size + at, drawn.size + at + draw.count))
             at += draw.count
-        drawn.add(answers)
+        drawn.add(answers, self._learner.token_log_probs(answers) if self._hooks.keeps_log_probs else None)
         self.spent.tokens += sum(lengths)
 
 
 def _weighed(group: TrainingGroup, weight: float) -> TrainingGroup:
     return replace(group, coefficients=tuple(weight * c for c in group.coefficients))
-
-
-class _Drawn:
-    """All answers of a step. `places`: of each prompt's answers among them, in index order."""
-
-    def __init__(self) -> None:
-        self._parts: list[Answers] = []
-        self.places: dict[int, list[int]] = {}
-        self.size = 0
-
-    def add(self, answers: Answers) -> None:
-        self._parts.append(answers)
-        self.size += len(answers.right)
-
-    def answers(self) -> Answers:
-        if len(self._parts) > 1:
-            self._parts = [joined(self._parts)]
-        return self._parts[0]
 
 
 def has_signal(pool: PromptPool) -> bool:

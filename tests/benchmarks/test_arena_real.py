@@ -18,7 +18,7 @@ import pytest
 from benchmarks.arena import run_real, trainings
 from benchmarks.arena.__main__ import main
 from benchmarks.arena.folders import SETTINGS, Results, keep_settings
-from benchmarks.arena.methods import METHODS
+from benchmarks.arena.methods import METHODS, Peer
 from benchmarks.arena.real import (
     MEASURED,
     METHODS_DEFAULT,
@@ -102,12 +102,13 @@ QUICKLY_CHECKED = (REFERENCE, "rated", "balance")
     [
         name if name in QUICKLY_CHECKED else pytest.param(name, marks=pytest.mark.slow)
         for name, method in METHODS.items()
-        if method.weight_of is None
+        if method.weight_of is None and not isinstance(method, Peer)
     ],
 )
 def test_command_line_is_valid_and_has_the_methods_settings(method: str) -> None:
     folder = Path("/nowhere")
     flags = flags_of_any_run(TOY, folder, folder, folder) | run_flags(method, CONDITIONS)
+    assert ("ada_baseline_factor" in flags) == METHODS[method].least_noise
     args = parse(words(flags), check_without_files)
     settings, expected = args.ada, METHODS[method]
     assert not any("speculation" in line for line in without_effect(settings))

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -155,6 +156,18 @@ def test_plan_has_equal_epochs_updates_and_tokens() -> None:
     assert CONDITIONS.kind.counted == "tokens"
 
 
+def parsed(method: str) -> Any:
+    folder, subject = Path("/nowhere"), SUBJECTS["totals-10"]
+    flags = flags_of_any_run(subject.recipe, folder, folder, folder) | subject.flags | run_flags(method, CONDITIONS)
+    return parse(words(flags), check_without_files)
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_lambda_measures_its_factor_and_its_control_does_not(epochs: int) -> None:
+    assert parsed(f"lambda-1/{epochs}").ada.measures_factor
+    assert not parsed(f"n1/{epochs}").ada.measures_factor
+
+
 def test_names_of_run_folders_are_distinct() -> None:
     cells = plan(CONDITIONS, KIND.methods, 3)
     names = {cell.name for cell in cells}
@@ -162,15 +175,13 @@ def test_names_of_run_folders_are_distinct() -> None:
 
 
 def test_command_line_has_the_reward_and_its_threshold() -> None:
-    folder, subject = Path("/nowhere"), SUBJECTS["totals-10"]
-    flags = flags_of_any_run(subject.recipe, folder, folder, folder) | subject.flags | run_flags("n8/1", CONDITIONS)
-    args = parse(words(flags), check_without_files)
+    args = parsed("n8/1")
     assert args.ada.positive_above == 0.5 < totals.RIGHT
     assert args.reward.remote_url == [totals.__file__]
     assert args.rollout.max_new_tokens == 48
 
 
-@pytest.mark.parametrize("method", ["lambda-1/1", "wrong-8/1", "lambda-1-wrong-once/2"])
+@pytest.mark.parametrize("method", ["wrong-8/1", "lambda-1-wrong-once/2"])
 def test_what_no_flag_says_is_refused(method: str) -> None:
     with pytest.raises(ValueError, match="no flag says this"):
         check_on_real_stack([method])
