@@ -212,7 +212,7 @@ def _wrong_epochs(s: Settings, host: SimpleNamespace) -> Iterator[Problem]:
     ):
         if s.wrong_epochs and is_on:
             rule = f"--ada_wrong_epochs needs the same advantage for all tokens of a rollout, and {why}"
-            yield flag, value, rule, f"Use {flag} {instead}, or leave --ada_wrong_epochs out"
+            yield flag, value, rule, f"Use {flag} {instead}, or --ada_wrong_epochs 0"
 
 
 def _factor(s: Settings, host: SimpleNamespace) -> Iterator[Problem]:
