@@ -94,7 +94,7 @@ docs: $(READY) ## write docs/flags.md anew, from the parsers, and the measured t
 	@$(BIN)/python benchmarks/flag_reference.py
 	@$(BIN)/python benchmarks/result_tables.py
 
-arena-docs: $(READY) ## write benchmarks/arena/RESULTS.md and the table of docs/arena.md anew
+arena-docs: $(READY) ## write RESULTS.md and GRID.md of benchmarks/arena, and the table of docs/arena.md, anew
 	@$(BIN)/python -m benchmarks.arena page
 
 site: $(READY) ## the documentation as a site: build/site/index.html

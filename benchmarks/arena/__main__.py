@@ -23,8 +23,7 @@ VERBS = {
     "seconds": ("seconds", "derive the figures that seconds are computed from"),
     "pack": ("packed", "keep the trials of a finished campaign in small files"),
     "keep": ("grid_kept", "keep the trials of a grid in one small file"),
-    "grid-page": ("grid_page", "write GRID.md from the trials that are kept"),
-    "page": ("page", "write the table of docs/arena.md, and RESULTS.md, from the results that are kept"),
+    "page": ("page", "write the table of docs/arena.md, GRID.md and RESULTS.md from the results that are kept"),
 }
 """Module and summary."""
 

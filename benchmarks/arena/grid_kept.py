@@ -23,15 +23,19 @@ KEPT_COSTS = ("rollouts", "tokens", "seconds-7b")
 
 def main(prog: str, argv: Sequence[str]) -> None:
     """Raises ValueError for a folder that is no grid."""
-    parser = argparse.ArgumentParser(prog=prog, description=__doc__)
-    parser.add_argument("folder", type=Path, help="of a grid")
-    parser.add_argument("--out", type=Path, default=KEPT, metavar="FILE", help="default: that of this repository")
-    args = parser.parse_args(argv)
+    args = build_parser(prog).parse_args(argv)
     if not (args.folder / SETTINGS).exists():
         raise ValueError(
             f"{args.folder} holds no grid (no {SETTINGS}). Name the --out of python -m benchmarks.arena grid"
         )
     keep(args.folder, args.out)
+
+
+def build_parser(prog: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=prog, description=__doc__)
+    parser.add_argument("folder", type=Path, help="of a grid")
+    parser.add_argument("--out", type=Path, default=KEPT, metavar="FILE", help="default: that of this repository")
+    return parser
 
 
 def keep(folder: Path, file: Path) -> None:

@@ -1,8 +1,7 @@
-"""GRID.md and results/grid.csv, from the trials of the grid that are kept. What has not been run is not shown."""
+"""What the trials of the grid say. What has not been run is not shown."""
 
 from __future__ import annotations
 
-import argparse
 import csv
 import io
 import math
@@ -10,18 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
-from pathlib import Path
 
 import numpy as np
 
 from benchmarks.arena import grid, orderings
-from benchmarks.arena.grid_kept import KEPT, kept
-from benchmarks.arena.page import markdown
+from benchmarks.arena.markdown import markdown
 from benchmarks.arena.sigmoid import fitted
 from benchmarks.arena.statistics import mean_interval
 from benchmarks.arena.tasks import TASKS, Floats
-
-PAGE, TABLE = Path(__file__).parent / "GRID.md", KEPT.with_name("grid.csv")
 
 UNIFORM_N = ("n2", "n4", "n8", "n16", "n32")
 
@@ -29,13 +24,6 @@ SHARES = (0.8, 0.9, 0.95)
 
 EQUAL = 0.02
 """Curves that differ by less have not crossed."""
-
-
-def main(prog: str, argv: Sequence[str]) -> None:
-    argparse.ArgumentParser(prog=prog, description=__doc__).parse_args(argv)
-    _, trials = kept()
-    PAGE.write_text(render(trials), encoding="utf-8")
-    TABLE.write_text(details(trials), encoding="utf-8")
 
 
 @dataclass(frozen=True)
@@ -119,8 +107,8 @@ def compared(trials: grid.Trials, budget: int) -> list[Compared]:
 def render(trials: grid.Trials) -> str:
     sections = [
         "# Methods on tasks with luck and many right ways",
-        "`python -m benchmarks.arena grid-page` writes this page from `results/grid.jsonl.gz`. What is compared, and "
-        "how: [the protocol](PROTOCOL.md). NAME/1 and NAME/2: one and two epochs over a step. All measures of every "
+        "`make arena-docs` writes this page from `results/grid.jsonl.gz`. What is compared, and how: [the "
+        "protocol](PROTOCOL.md). NAME/1 and NAME/2: one and two epochs over a step. All measures of every "
         "method: `results/grid.csv`. Runs that are not complete are not here.",
     ]
     for budget in grid.BUDGETS:
@@ -128,6 +116,15 @@ def render(trials: grid.Trials) -> str:
             sections += [f"## A budget of {budget}", *_costs(found), *_accuracy(found)]
     sections += ["## The published orderings", *_orderings(trials), *_crossings(trials), *_fits(trials)]
     return "\n\n".join(sections) + "\n"
+
+
+SUMMED = 4
+"""The budget of docs/arena.md's table."""
+
+
+def summary(trials: grid.Trials) -> str:
+    """Costs of the methods that were run on every task."""
+    return _costs(compared(trials, SUMMED))[1]
 
 
 def _everywhere(found: Sequence[Compared]) -> list[str]:

@@ -68,7 +68,7 @@ class Method:
     @property
     def has_flags(self) -> bool:
         """Do our flags say all of it?"""
-        return self.wrong_epochs is None and self.by_outcome is None
+        return self.by_outcome is None
 
     def settings(self, prompts: int) -> Settings:
         """`prompts`: of a step."""

@@ -1,4 +1,4 @@
-"""Write the table of docs/arena.md, and RESULTS.md, from the results that are kept."""
+"""Write the table of docs/arena.md, GRID.md, RESULTS.md and grid.csv from the results that are kept."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.arena import agreement, costs, real, real_table
+from benchmarks.arena import agreement, costs, grid_page, real, real_table
 from benchmarks.arena.campaign import PROMPTS, RATES
 from benchmarks.arena.folders import Results, difference, read_settings
+from benchmarks.arena.grid_kept import KEPT
+from benchmarks.arena.grid_kept import kept as kept_grid
+from benchmarks.arena.markdown import markdown
 from benchmarks.arena.methods import METHODS
 from benchmarks.arena.packed import PACKED, changes, unpack
 from benchmarks.arena.statistics import Interval
@@ -18,7 +21,7 @@ from benchmarks.arena.tasks import WHOLE
 from benchmarks.arena.weights import tables
 from openrlhf_ada.simulation.step_seconds import STEP_MODELS
 
-RESULTS = Path(__file__).parent / "RESULTS.md"
+RESULTS, GRID = (Path(__file__).parent / name for name in ("RESULTS.md", "GRID.md"))
 PAGE = Path(__file__).parents[2] / "docs" / "arena.md"
 FIRST, LAST = "<!-- costs: written by `make arena-docs` -->", "<!-- end of costs -->"
 
@@ -43,9 +46,12 @@ ByTask = Sequence[Mapping[str, Finals]]
 
 def main(prog: str, argv: Sequence[str]) -> None:
     argparse.ArgumentParser(prog=prog, description=__doc__).parse_args(argv)
-    by_task = kept()
-    PAGE.write_text(inserted(PAGE.read_text(encoding="utf-8"), page_table(by_task)), encoding="utf-8")
-    RESULTS.write_text(render(by_task), encoding="utf-8")
+    _, trials = kept_grid()
+    table = grid_page.summary(trials)
+    PAGE.write_text(inserted(PAGE.read_text(encoding="utf-8"), table), encoding="utf-8")
+    GRID.write_text(grid_page.render(trials), encoding="utf-8")
+    KEPT.with_name("grid.csv").write_text(grid_page.details(trials), encoding="utf-8")
+    RESULTS.write_text(render(kept()), encoding="utf-8")
 
 
 def kept() -> ByTask:
@@ -59,18 +65,6 @@ def inserted(text: str, table: str) -> str:
     if not first or not last:
         raise ValueError(f"the page has no lines {FIRST} and {LAST}, between which the table goes")
     return f"{before}{first}\n\n{table}\n\n{last}{after}"
-
-
-def markdown(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    rule = "|".join("---" for _ in head)
-    return "\n".join(["| " + " | ".join(head) + " |", f"|{rule}|", *("| " + " | ".join(row) + " |" for row in body)])
-
-
-def page_table(by_task: ByTask) -> str:
-    """In seconds: the ratio of each method's cost to the reference's."""
-    several = _at(by_task, "seconds")
-    body = [[f"`{name}`", *(_cost(finals, name) for finals in several)] for name in ON_PAGE]
-    return markdown(["method", *_tasks(several)], body)
 
 
 def render(by_task: ByTask) -> str:

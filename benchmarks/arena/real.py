@@ -205,6 +205,8 @@ def method_flags(method: Method) -> Flags:
     ours = dict(method.ada)
     if method.least_noise:
         ours["baseline_factor"] = "least_noise"
+    if method.wrong_epochs is not None:
+        ours["wrong_epochs"] = method.wrong_epochs
     if method.refill:
         ours["unresolved"] = "refill"
         if ours.get("select") == "all":

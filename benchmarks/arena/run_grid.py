@@ -22,7 +22,7 @@ from benchmarks.arena.trainings import alone
 GRID = [name for name in METHODS if "/" in name]
 
 QUICK: dict[str, Any] = {
-    "methods": ["n8/1", "right-1/2", "lambda-1/2", "balance/1"],
+    "methods": ["n8/1", "right-1/2", "lambda-1-wrong-once/2", "balance/1"],
     "tasks": ["luck4"],
     "budget": 1,
     "seeds": 2,

@@ -171,6 +171,8 @@ def _plan(scenario: Scenario, name: str, settings: Settings, prompts: int, epoch
     """Means of its steps."""
     machine, found = scenario.machine, steps_of(scenario, settings, prompts)
     trained = mean(step.trained_tokens + step.trained * PROMPT_TOKENS for step in found)
+    raised = mean(step.raised_tokens + step.raised * PROMPT_TOKENS for step in found)
+    whole = [settings.trains_wrong(epoch) or not settings.skips_zeros for epoch in range(epochs)]
     return Plan(
         method=name,
         prompts=prompts,
@@ -181,7 +183,7 @@ def _plan(scenario: Scenario, name: str, settings: Settings, prompts: int, epoch
         signal=mean(step.signal_share for step in found),
         weights=_weights(settings),
         sampling_s=machine.sampling * mean(step.seconds for step in found),
-        training_s=machine.per_token * epochs * trained,
+        training_s=machine.per_token * sum(trained if is_whole else raised for is_whole in whole),
         fixed_s=machine.fixed,
     )
 

@@ -12,7 +12,9 @@ WIDTH = 110
 """Columns of the table, in a narrower terminal too."""
 
 
-DEFAULT, CONTROL, EXPERIMENTS = "reinforce-ada-balance", "uniform-8", ("spo-n2", "first-success-8", "raft-n1-e2")
+DEFAULT, CONTROL = "reinforce-ada-balance", "uniform-8"
+
+EXPERIMENTS = ("lambda-n1-e2", "spo-n2", "first-success-8", "raft-n1-e2")
 
 _EVIDENCE = {
     f"{DEFAULT} is recommended: its authors published it on four models (Qwen2.5-Math-1.5B and 7B, Llama-3.2-3B, "
@@ -20,8 +22,8 @@ _EVIDENCE = {
     f"{CONTROL} is the control that a run has to beat: uniform sampling that computes no rollout of advantage 0.": (
         CONTROL,
     ),
-    f"{', '.join(EXPERIMENTS)} are experiments: shown on small models whose prompts have one right answer "
-    "(docs/arena.md). Published results of larger models with long reasoning do not show this.": EXPERIMENTS,
+    f"{', '.join(EXPERIMENTS)} are experiments: shown on small models only (docs/arena.md). Published runs of larger "
+    "models with long reasoning have not tried the first, and show no lead of right answers alone.": EXPERIMENTS,
 }
 """Of which methods each line is said."""
 

@@ -36,12 +36,13 @@ def check_against_host(s: Settings, host: SimpleNamespace) -> None:
     """Refuse values and combinations that have no meaning; raises ConfigError."""
     every_mode = (wrong_values, _shared_gpus, _processes, _weights, _unit_threshold, averages)
     adaptive = (_scores, _reward_model, _raw_scores, _host_modes, _asynchronous)
-    of_method = (lengths, _engine_restarts, _critic, _unshaped_rewards, _varying, _batches, _zeros, _factor)
+    of_method = (lengths, _engine_restarts, _critic, _unshaped_rewards, _varying, _batches)
+    of_training = (_zeros, _wrong_epochs, _factor)
     raise_first(problem for rule in every_mode for problem in rule(s, host))
     if s.mode != "off":
         raise_first(problem for rule in adaptive for problem in rule(s, host))
         check_settings(s)
-        raise_first(problem for rule in of_method for problem in rule(s, host))
+        raise_first(problem for rule in (*of_method, *of_training) for problem in rule(s, host))
 
 
 # -- GPUs, processes and batches --------------------------------------------------------------------------------------
@@ -196,6 +197,22 @@ def _zeros(s: Settings, host: SimpleNamespace) -> Iterator[Problem]:
         if s.skips_zeros and is_on:
             rule = f"{why}, so rollouts of coefficient 0 must be computed too"
             yield flag, value, rule, "Leave it out, or use --ada_zeros compute"
+
+
+def _wrong_epochs(s: Settings, host: SimpleNamespace) -> Iterator[Problem]:
+    """The sign of a rollout's coefficient must be that of the advantage of each of its tokens."""
+    kl = host.algo.kl
+    for is_on, flag, value, why, instead in (
+        (s.in_ppo, "--algo.advantage.estimator", "gae", "the critic gives each token one of its own", "dr_grpo"),
+        (
+            kl.init_coef > 0 and not kl.use_loss,
+            *("--algo.kl.init_coef", kl.init_coef, "the KL penalty adds to that of each token"),
+            f"{kl.init_coef:g} with --algo.kl.use_loss",
+        ),
+    ):
+        if s.wrong_epochs and is_on:
+            rule = f"--ada_wrong_epochs needs the same advantage for all tokens of a rollout, and {why}"
+            yield flag, value, rule, f"Use {flag} {instead}, or --ada_wrong_epochs 0"
 
 
 def _factor(s: Settings, host: SimpleNamespace) -> Iterator[Problem]:

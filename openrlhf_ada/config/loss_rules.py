@@ -46,14 +46,18 @@ def lengths(s: Settings, host: SimpleNamespace) -> Iterator[Problem]:
 
 
 def loss_warnings(s: Settings, host: SimpleNamespace) -> list[str]:
-    """What a run without a correction is told at its start: lengths weigh its prompts, too."""
-    found = _divides_by_length(s, host)
-    if s.mode == "off" or found is None:
+    """What a run is told at its start: that lengths weigh its prompts, too, and that no epoch leaves anything out."""
+    if s.mode == "off":
         return []
-    name, value, instead = found
-    return [
-        f"{name} {value}: {_BY_SAMPLE}, so it weighs prompts, too. {_EXAMPLE}. To leave lengths out, use {instead}"
-    ]
+    said, found = list[str](), _divides_by_length(s, host)
+    if found is not None:
+        name, value, instead = found
+        said.append(
+            f"{name} {value}: {_BY_SAMPLE}, so it weighs prompts, too. {_EXAMPLE}. To leave lengths out, use {instead}"
+        )
+    if s.wrong_epochs and s.wrong_epochs >= host.train.max_epochs:
+        said.append(f"--ada_wrong_epochs: without effect, since --train.max_epochs is {host.train.max_epochs}")
+    return said
 
 
 def _divides_by_length(s: Settings, host: SimpleNamespace) -> tuple[str, str, str] | None:

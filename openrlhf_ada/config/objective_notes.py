@@ -63,6 +63,7 @@ def _conditions(s: Settings) -> str:
         (s.predicts and reads_prediction and not exact, "if predictions are right"),
         (gives_up, f"until they are given up (--ada_give_up {s.give_up})"),
         (s.drops_prompts, "with 0 for visits that end after --ada_pilot"),
+        (s.wrong_epochs > 0, f"before right answers alone are trained (after --ada_wrong_epochs {s.wrong_epochs})"),
     ]
     return "".join(f", {text}" for holds, text in conditions if holds)
 

@@ -197,6 +197,10 @@ class AdaConfig:
     zeros: str = flag_of_both("compute", choices=ZEROS)
     """Trained rollouts whose coefficient is 0. compute: as all others. skip: the policy does not compute them; the
     gradient is the same, since they still count where the loss is averaged."""
+    wrong_epochs: int = flag_of_both(0, "EPOCHS", "[0, inf)")
+    """Number of epochs over a step (--train.max_epochs) that train rollouts with a negative coefficient: wrong ones,
+    below their baseline. 0: all. Their gradient is as without the flag. Later epochs train right ones alone, which is
+    another objective; the loss is averaged as before, and --ada_zeros skip computes no others."""
     select: str | None = flag_of_both(None, choices=SELECTIONS)
     """Which n rollouts of a pool are trained. balanced: half positive where possible. random. max_variance: those
     whose scores vary most. best_random: the best one and random others. all: every one (mode est with --ada_budget n).

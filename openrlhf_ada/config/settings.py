@@ -78,6 +78,10 @@ class Settings(AdaConfig):
         """Are rollouts of coefficient 0 left out of the policy's computation? Mode off trains as OpenRLHF does."""
         return self.mode != "off" and self.zeros == "skip"
 
+    def trains_wrong(self, epoch: int) -> bool:
+        """Are rollouts with a negative coefficient trained in this epoch over a step, counted from 0?"""
+        return self.mode == "off" or self.wrong_epochs == 0 or epoch < self.wrong_epochs
+
     def with_method(self, recorded: str | None) -> Settings:
         """The same, with another text for --ada_method: a run that is resumed may find the file of it changed."""
         return replace(self, method=recorded, given=replace(self.given, method=recorded))

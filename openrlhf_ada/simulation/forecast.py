@@ -33,7 +33,8 @@ class Cluster:
 @dataclass(frozen=True, slots=True)
 class Forecast:
     """One step's sampling of `prompts`. `tokens`: of all `rollouts`, `wasted_tokens`: of those that entered no pool,
-    `trained_tokens`: of the `trained` rollouts, which the policy computes for the loss.
+    `trained_tokens`: of the `trained` rollouts, which the policy computes for the loss, `raised_tokens`: of the
+    `raised` ones among them, whose coefficient is positive.
 
     `signal_share`: share of prompts whose pools have more than one outcome. `samples`: of all pools.
     """
@@ -45,6 +46,8 @@ class Forecast:
     wasted_tokens: int
     trained: int
     trained_tokens: int
+    raised: int
+    raised_tokens: int
     signal_share: float
     samples: Sequence[Sample]
 
@@ -76,10 +79,12 @@ def forecast(
     waste = state.waste.total
     rng = np.random.default_rng(0)
     kept: list[int] = []
+    raised: list[int] = []
     for entry in finished:
         drawn, group = entry.pool.samples, policy.build(entry.pool, rng)
-        of_group = zip(group.indices, group.coefficients, strict=True)
-        kept += [drawn[i].num_tokens for i, coefficient in of_group if coefficient or not skips_zeros]
+        of_group = [(drawn[i].num_tokens, c) for i, c in zip(group.indices, group.coefficients, strict=True)]
+        kept += [tokens for tokens, coefficient in of_group if coefficient or not skips_zeros]
+        raised += [tokens for tokens, coefficient in of_group if coefficient > 0.0]
     policy.observe([entry.pool for entry in finished])
     return Forecast(
         prompts=len(finished),
@@ -89,6 +94,8 @@ def forecast(
         wasted_tokens=waste.tokens,
         trained=len(kept),
         trained_tokens=sum(kept),
+        raised=len(raised),
+        raised_tokens=sum(raised),
         signal_share=resolved / len(finished),
         samples=samples,
     )

@@ -29,6 +29,7 @@ from openrlhf_ada.trainer.training_step import (
     loss_totals,
     mark_boundary,
     seed_step,
+    without_negative,
 )
 from openrlhf_ada.weights.average import WeightAverage
 from openrlhf_ada.weights.export import MERGED, export_whole, whole_weights
@@ -62,6 +63,9 @@ class AdaActorTrainer(HostPolicyTrainer):
 
     average: WeightAverage | None = None
     """Of the weights after each step of the optimizer (--train.enable_ema)."""
+
+    _epoch = -1
+    """Over the step that is trained, from 0 on; -1 before the first."""
 
     _has_shared = False
     """An update has gone through shared GPU memory to all engines."""
@@ -99,11 +103,15 @@ class AdaActorTrainer(HostPolicyTrainer):
         return FiniteSteps("policy", self.actor_loss_fn, self.actor.model)
 
     def training_step(self, experience: Any, kl_ctl: float, step: int, loss_batch_info: Any = None) -> Any:
-        """OpenRLHF's, with the average of --ada_loss, and what follows a step of the optimizer.
+        """OpenRLHF's, with the average of --ada_loss, and what follows a step of the optimizer. `step`: from 0 on in
+        each epoch.
 
         Raises NotFiniteError where a number is NaN or infinite.
         """
         mark_boundary(self, self.actor.model, step)
+        self._epoch += step == 0
+        if not self.args.ada.trains_wrong(self._epoch):
+            experience.advantages = without_negative(experience.advantages, experience.action_mask)
         if self.args.ada.loss != "host":
             loss_batch_info = loss_batch_info or loss_totals(self, experience.action_mask, step)
             by_token = self.actor_loss_fn.token_level_loss
@@ -124,6 +132,7 @@ class AdaActorTrainer(HostPolicyTrainer):
         """OpenRLHF's; losses are means over the whole step. The rollouts that are there are this process's."""
         if self.args.ada.skips_zeros:
             shorten(self.replay_buffer.items)
+        self._epoch = -1
         status = super().ppo_train(kl_ctl)
         return status and status | self._means.take(partial(self.strategy.all_reduce, op="sum"))
 

@@ -79,6 +79,11 @@ def advantage_factors(
     return (divisor / (samples * loss_length(args))).expand(len(mask)).unsqueeze(-1)
 
 
+def without_negative(advantages: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """0 for rollouts whose coefficient is negative, which all their tokens have as the advantage; shapes (B, A)."""
+    return advantages.masked_fill((advantages * mask).sum(dim=-1, keepdim=True) < 0.0, 0.0)
+
+
 class StepMeans:
     """Sums of a training step in this process, and of how many tokens or samples they are."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.arena import costs, packed, page
+from benchmarks.arena import costs, grid_page, packed, page
 from benchmarks.arena.__main__ import main
 from benchmarks.arena.campaign import RUNGS, Cell, Trials, made_with
 from benchmarks.arena.methods import AS_IT_RAN, GIVES_UP, OF_PRESET, OTHERWISE_AS_IT_RAN
@@ -127,9 +127,11 @@ def test_finished_methods_are_packed_in_one_command(
 @pytest.mark.slow
 def test_pages_made_anew_are_the_same() -> None:
     """Of the committed results: make arena-docs."""
-    by_task, text = page.kept(), page.PAGE.read_text(encoding="utf-8")
-    assert page.inserted(text, page.page_table(by_task)) == text
-    assert page.render(by_task) == page.RESULTS.read_text(encoding="utf-8")
+    _, trials = page.kept_grid()
+    text = page.PAGE.read_text(encoding="utf-8")
+    assert page.inserted(text, grid_page.summary(trials)) == text
+    assert grid_page.render(trials) == page.GRID.read_text(encoding="utf-8")
+    assert page.render(page.kept()) == page.RESULTS.read_text(encoding="utf-8")
 
 
 def test_packing_keeps_other_methods_and_costs(results: Trials, tmp_path: Path) -> None:

@@ -109,6 +109,7 @@ def test_command_line_is_valid_and_has_the_methods_settings(method: str) -> None
     folder = Path("/nowhere")
     flags = flags_of_any_run(TOY, folder, folder, folder) | run_flags(method, CONDITIONS)
     assert ("ada_baseline_factor" in flags) == METHODS[method].least_noise
+    assert flags.get("ada_wrong_epochs") == METHODS[method].wrong_epochs
     args = parse(words(flags), check_without_files)
     settings, expected = args.ada, METHODS[method]
     assert not any("speculation" in line for line in without_effect(settings))

@@ -182,7 +182,7 @@ def test_command_line_has_the_reward_and_its_threshold() -> None:
     assert args.rollout.max_new_tokens == 48
 
 
-@pytest.mark.parametrize("method", ["wrong-8/1", "lambda-1-wrong-once/2"])
+@pytest.mark.parametrize("method", ["wrong-8/1", "weighted-8/2"])
 def test_what_no_flag_says_is_refused(method: str) -> None:
     with pytest.raises(ValueError, match="no flag says this"):
         check_on_real_stack([method])

@@ -71,6 +71,35 @@ FACTS = {  # (our file, OpenRLHF's file, function): [(what must stand in it, wha
         ("total_tokens = sum((s['_num_action_tokens'] for s in status_list))", "others are means over tokens"),
         ("total_samples = sum((s['_num_samples'] for s in status_list))", "or over samples"),
     ],
+    ("trainer/policy.py", ACTOR, "ActorPPOTrainer.ppo_train"): [
+        (
+            "for epoch in range(self.max_epochs):\n        pbar = tqdm(dataloader,",
+            "epochs are loops over the same rollouts, by micro-batches of fixed size and by tokens",
+        ),
+        (
+            "for step, (experience, loss_batch_info) in enumerate(micro_batches):\n"
+            "            experience.to_device(device)\n"
+            "            status = self.training_step(experience, kl_ctl, step, loss_batch_info)",
+            "step 0 begins an epoch (--ada_wrong_epochs)",
+        ),
+        ("lambda e: e.action_mask)", "losses are divided by all rollouts' totals, whatever their advantages"),
+    ],
+    ("trainer/policy.py", ACTOR, "PolicyModelActor.fit"): [
+        ("status = self.trainer.ppo_train(kl_ctl)", "once in a training step: its epochs are counted anew"),
+    ],
+    ("trainer/training_step.py", "trainer/ppo_utils/replay_buffer.py", "NaiveReplayBuffer.setup_dynamic_batch"): [
+        ("self.items[idx].action_mask.sum().item()", "by tokens, too, totals know nothing of advantages"),
+    ],
+    (
+        "config/host_rules.py",
+        "trainer/ppo_utils/experience_maker.py",
+        "RemoteExperienceMaker.make_experience",
+    ): [
+        (
+            "if self.initial_model_group is not None and (not args.algo.kl.use_loss):",
+            "with --algo.kl.use_loss no KL is in an advantage",
+        ),
+    ],
     ("trainer/training_step.py", ACTOR, "ActorPPOTrainer.training_step"): [
         ("metrics = {'policy_loss': actor_loss.detach()}", "divided by the step's totals"),
         ("metrics['entropy_loss'] = entropy_loss.detach()", "and this one"),

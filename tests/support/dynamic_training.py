@@ -18,6 +18,8 @@ import multiprocessing
 import os
 import socket
 import sys
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -93,15 +95,17 @@ CASES: dict[str, dict[str, Any]] = (
 )
 
 
-def coefficient(sample: int, *, zeros: bool = False) -> float:
-    return 0.0 if zeros and sample % 8 in (0, 1, 3, 6, 7) else (-1) ** sample * (1 + sample / 8)
+def coefficient(sample: int, *, zeros: bool = False, right: Collection[int] | None = None) -> float:
+    """`right`: of which it is positive; of the even ones if it is left out."""
+    is_right = sample % 2 == 0 if right is None else sample in right
+    return 0.0 if zeros and sample % 8 in (0, 1, 3, 6, 7) else (1 if is_right else -1) * (1 + sample / 8)
 
 
 def critic_weight(sample: int) -> float:
     return 0.25 + sample / 16
 
 
-def work(rank: int, port: int, folder: Path) -> None:
+def work(rank: int, port: int, folder: Path, cases: Mapping[str, dict[str, Any]]) -> None:
     os.environ |= {
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": str(PROCESSES),
         "LOCAL_RANK": str(rank), "OPENRLHF_ADA_CPU_DTYPE": "float32", "OPENRLHF_ADA_TORCH_THREADS": "1",
@@ -111,7 +115,7 @@ def work(rank: int, port: int, folder: Path) -> None:
     if without_gpu.is_needed():
         without_gpu.activate()
         lay_out_tokens_with_torch()
-    found = {name: Run(rank, folder, **case).train() for name, case in CASES.items()}
+    found = {name: Run(rank, folder, **case).train() for name, case in cases.items()}
     (folder / f"{rank}.json").write_text(json.dumps(found))
     import torch
 
@@ -174,6 +178,8 @@ class Run:
         zeros: str = "",
         micro: int = 2,
         epochs: int = 1,
+        wrong_epochs: int = 0,
+        right: Collection[int] | None = None,
     ) -> None:
         import torch
         from openrlhf.cli.train_ppo_ray import get_strategy
@@ -183,13 +189,13 @@ class Run:
         from openrlhf_ada.platforms import without_gpu
         from openrlhf_ada.trainer.policy import AdaActorTrainer
 
-        self.zeros = zeros
+        self.coefficient = partial(coefficient, zeros=bool(zeros), right=right)
         self.rank, self.is_dynamic = rank, kind != "fixed"
         args = self.args = flags(folder, stage, loss, batch, ada_loss, micro, dynamic=self.is_dynamic)
         args.train.max_epochs = epochs
         attention = "sdpa" if without_gpu.is_needed() else "flash_attention_2"
         skips = "skip" if zeros == "skipped" else "compute"
-        args.ada = dataclasses.replace(args.ada, mode="seq", zeros=skips)
+        args.ada = dataclasses.replace(args.ada, mode="seq", zeros=skips, wrong_epochs=wrong_epochs)
         args.ds.packing_samples, args.ds.attn_implementation = kind == "packed", attention
         self.strategy = get_strategy(args)
         self.strategy.setup_distributed()
@@ -218,7 +224,7 @@ class Run:
             return step(experience, *rest)
 
         self.trainer.training_step = recorded
-        status = self.train_on(samples(zeros=bool(self.zeros)))
+        status = self.train_on(samples(self.coefficient))
         after = self.weights()
         return {
             "seen": seen,
@@ -289,7 +295,7 @@ class Run:
         return whole
 
 
-def samples(*, zeros: bool = False) -> list[Any]:
+def samples(coefficient: Callable[[int], float] = coefficient) -> list[Any]:
     """In an order that has nothing to do with their lengths, as pools give them."""
     import torch
 
@@ -307,7 +313,7 @@ def samples(*, zeros: bool = False) -> list[Any]:
                 sequences=tokens, attention_mask=torch.ones_like(tokens), action_mask=mask,
                 rewards=torch.tensor([0.0]), total_length=torch.tensor([float(length)]),
                 info={"reward": torch.tensor([0.0])},
-                tag=SampleTag(i // 4, i % 4, coefficient(i, zeros=zeros), critic_weight(i)),
+                tag=SampleTag(i // 4, i % 4, coefficient(i), critic_weight(i)),
             )
         )  # fmt: skip
     return made
@@ -343,20 +349,22 @@ def free_port() -> int:
         return free.getsockname()[1]
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, cases: Mapping[str, dict[str, Any]]) -> None:
     save_model(folder / "model")
     port = free_port()
     spawn = multiprocessing.get_context("spawn")
-    processes = [spawn.Process(target=work, args=(rank, port, folder), daemon=True) for rank in range(PROCESSES)]
+    processes = [
+        spawn.Process(target=work, args=(rank, port, folder, cases), daemon=True) for rank in range(PROCESSES)
+    ]
     for process in processes:
         process.start()
     for process in processes:
         process.join(240)
     assert [process.exitcode for process in processes] == [0] * PROCESSES
     found = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(PROCESSES)]
-    sys.stdout.write(json.dumps({name: [of_rank[name] for of_rank in found] for name in CASES}))
+    sys.stdout.write(json.dumps({name: [of_rank[name] for of_rank in found] for name in cases}))
     sys.stdout.flush()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), CASES)

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,21 @@ def test_a_run_gives_prompts_engines_and_seconds_of_training(run_dir: Path, tmp_
     assert plan["sampling_s"] == pytest.approx(0.1, rel=0.11)
 
 
+def test_wrong_answers_of_one_epoch_take_time_once(run_dir: Path, tmp_path: Path) -> None:
+    """Where rollouts that are not trained are not computed."""
+    file, flags = run_dir / "config.json", json.loads((run_dir / "config.json").read_text())
+    seconds: dict[tuple[str, int], float] = {}
+    for zeros, wrong in product(("compute", "skip"), (0, 1)):
+        flags["train"]["max_epochs"] = 2
+        flags["ada"] |= {"zeros": zeros, "wrong_epochs": wrong}
+        file.write_text(json.dumps(flags))
+        plan = planned(tmp_path, str(run_dir), "--methods", "recorded", "--prompts", "30")["recorded"]
+        seconds[zeros, wrong] = plan["training_s"]
+    assert seconds["compute", 0] == seconds["compute", 1] >= seconds["skip", 0]
+    # Of groups of two, with one of each outcome.
+    assert seconds["skip", 1] == pytest.approx(0.75 * seconds["skip", 0], rel=1e-3)
+
+
 def test_a_runs_own_settings_stand_beside_methods_at_equal_prompts(run_dir: Path, tmp_path: Path) -> None:
     """Half of its rollouts were right: 2 of each prompt, and 2 more where these are of one outcome."""
     rows = planned(tmp_path, str(run_dir), "--methods", "recorded,grpo", "--engines", "1")
@@ -196,7 +212,7 @@ def test_what_is_recommended_says_on_which_evidence(tmp_path: Path, engine: Path
     recommended, control, experiment = (line for line in " ".join(shown.split()).split(" - ")[-3:])
     assert "reinforce-ada-balance is recommended" in recommended and "2510.04996" in recommended
     assert "uniform-8" in control
-    assert "first-success-8" in experiment and "one right answer" in experiment
+    assert "first-success-8" in experiment and "docs/arena.md" in experiment
 
 
 NOT_PLANNED = {"dapo", "greso", "speed", "pilot-commit", "ppo", "reinforce-ada-est-critic"}

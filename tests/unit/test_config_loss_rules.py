@@ -78,6 +78,13 @@ def test_mode_off_takes_losses_of_samples(argv_with: ArgvWith, flags: Flags) -> 
     assert warnings_of(argv_with(OFF | flags)) == []
 
 
+@pytest.mark.parametrize(("epochs", "wrong", "said"), [(2, 1, False), (2, 2, True), (1, 1, True), (1, 0, False)])
+def test_wrong_answers_in_all_epochs_are_told_of(argv_with: ArgvWith, epochs: int, wrong: int, said: bool) -> None:
+    lines = warnings_of(argv_with(SEQ | {"--ada_wrong_epochs": str(wrong), "--train.max_epochs": str(epochs)}))
+    assert len(lines) == said
+    assert all(f"--ada_wrong_epochs: without effect, since --train.max_epochs is {epochs}" in line for line in lines)
+
+
 @pytest.mark.parametrize("mode", [OFF, SEQ], ids=["off", "seq"])
 def test_two_ways_to_average_are_one_too_many(refusal: Callable[[Flags], Exception], mode: Flags) -> None:
     head = "--actor.loss_agg_mode is 'seq-mean-token-mean'"

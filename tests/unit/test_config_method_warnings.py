@@ -65,6 +65,7 @@ WITHOUT_EFFECT: list[tuple[Flags, Flags, str]] = [
     (OFF, {"--ada_candidates": "2"}, "--ada_mode is off"),
     (SEQ, {"--ada_baseline_rounding": "0.2"}, "--ada_baseline pool"),
     (SEQ, {"--ada_baseline_factor": "least_noise"}, "--ada_baseline pool"),
+    (OFF, {"--ada_wrong_epochs": "1"}, "--ada_mode is off"),
     (SEQ | {"--ada_scheduler": "waves"}, {"--ada_speculation": "3"}, "--ada_scheduler is waves"),
 ]
 

@@ -56,6 +56,10 @@ def test_group_norm_of_ada_est_warns_too(argv_with: ArgvWith) -> None:
             {"--ada_mode": "est", "--ada_budget": "8"},
             "50 / 10 / 2 / 1.11, in a batch of evenly spread pass rates, if predictions are right, until they are",
         ),
+        (
+            {"--ada_mode": "seq", "--ada_wrong_epochs": "1", "--train.max_epochs": "2"},
+            "7.52 / 3.95 / 1 / 3.95, before right answers alone are trained (after --ada_wrong_epochs 1)",
+        ),
         ({"--ada_mode": "seq", "--ada_choice": "vade"} | CHOSEN, "7.52 / 3.95 / 1 / 3.95 once they are chosen"),
         (
             {"--ada_mode": "est", "--ada_budget": "8"} | CHOSEN,

@@ -21,6 +21,8 @@ DR_GRPO: Flags = {"--algo.advantage.estimator": "dr_grpo"}
 
 ROUNDED: Flags = DR_GRPO | {"--ada_baseline": "estimator", "--ada_baseline_rounding": "0.3"}
 
+WRONG: Flags = {"--ada_wrong_epochs": "1", "--train.max_epochs": "2"}
+
 FACTOR: Flags = DR_GRPO | {
     "--ada_exit": "fixed",
     "--ada_max_samples": "4",
@@ -94,6 +96,14 @@ REFUSED: list[tuple[str, Flags, str, str]] = [
         "--train.agent_func_path is 'agent.py'",
         "Leave one of the two out",
     ),
+    ("wrong epochs in PPO", WRONG | {"--algo.advantage.estimator": "gae"}, "--algo.advantage.estimator is 'gae'", ""),
+    (
+        "wrong epochs and KL",
+        WRONG | {"--algo.kl.init_coef": "0.1", "--ref.num_gpus_per_node": "1"},
+        "--algo.kl.init_coef is 0.1",
+        "--algo.kl.use_loss",
+    ),
+    ("wrong epochs below 0", WRONG | {"--ada_wrong_epochs": "-1"}, "--ada_wrong_epochs is -1", ""),
     ("beyond half", ROUNDED | {"--ada_baseline_rounding": "0.6"}, "--ada_baseline_rounding is 0.6", ""),
 ]
 
@@ -112,6 +122,7 @@ def test_refused(refusal: Callable[[Flags], Exception], flags: Flags, head: str,
         SKIP | DR_GRPO | {"--ada_mode": "est", "--ada_baseline_rounding": "0.2"},
         SKIP | {"--train.async_enable": ""},
         SKIP | {"--ada_loss": "sequence-constant"},
+        SKIP | WRONG,
         SKIP | FACTOR,
         SKIP | FACTOR | {"--ada_baseline": "blend", "--train.async_enable": ""},
         SKIP | FACTOR | {"--ada_exit": "pos", "--ada_max_samples": "8", "--ada_correction": "stratum"},
@@ -120,6 +131,14 @@ def test_refused(refusal: Callable[[Flags], Exception], flags: Flags, head: str,
 )
 def test_accepted(argv_with: Callable[[Flags], list[str]], flags: Flags) -> None:
     assert parse(argv_with(flags)).ada.zeros == "skip"
+
+
+def test_a_kl_loss_goes_with_wrong_epochs(argv_with: Callable[[Flags], list[str]]) -> None:
+    """It is no part of an advantage. Nor is anything of mode off changed."""
+    kl: Flags = {"--algo.kl.init_coef": "0.1", "--ref.num_gpus_per_node": "1"}
+    assert parse(argv_with(WRONG | kl | {"--algo.kl.use_loss": ""})).ada.wrong_epochs == 1
+    off = parse(argv_with(WRONG | kl | {"--ada_mode": "off"})).ada
+    assert off.trains_wrong(0) and off.trains_wrong(1)
 
 
 def test_a_method_that_skips_can_be_told_to_compute(argv_with: Callable[[Flags], list[str]]) -> None:

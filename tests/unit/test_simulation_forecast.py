@@ -64,6 +64,10 @@ def test_skipped_zeros_are_sampled_and_not_trained() -> None:
     whole, rest = found
     assert whole.trained == 160 and rest.trained == round(4 * 40 * rest.signal_share) < 160
     assert rest.trained_tokens < whole.trained_tokens and rest.tokens == whole.tokens
+    # Of a group of both outcomes those that are right.
+    right = [s for s in rest.samples if s.score and sum(o.score for o in rest.samples if o.key == s.key) < 4]
+    assert whole.raised == rest.raised == len(right) < rest.trained
+    assert whole.raised_tokens == rest.raised_tokens == sum(s.num_tokens for s in right)
 
 
 # -- forecasts ----------------------------------------------------------------------------------------------------

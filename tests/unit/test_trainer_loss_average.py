@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -153,7 +154,9 @@ def policy_loss(sample: Experience, log_probs: torch.Tensor, kind: str) -> torch
     return -kept * advantages * weights
 
 
-def by_formula(batch: list[Experience], loss: str, kind: str) -> torch.Tensor:
+def by_formula(
+    batch: list[Experience], loss: str, kind: str, kl: float = KL, entropy: float = ENTROPY
+) -> torch.Tensor:
     """The gradient of one optimizer step."""
     policy, tokens = Policy(), sum(int(sample.action_mask.sum()) for sample in batch)
     total = torch.zeros((), dtype=torch.float64)
@@ -165,8 +168,8 @@ def by_formula(batch: list[Experience], loss: str, kind: str) -> torch.Tensor:
             "host": tokens if kind.startswith("ppo") else len(batch) * int(mask.sum()),
         }[loss]
         total = total + (policy_loss(sample, log_probs[0], kind) * mask).sum() / divisor
-        kl = log_probs[0] - sample.base_action_log_probs
-        total = total + ((KL * kl - ENTROPY * output.entropy[0]) * mask).sum() / tokens
+        log_ratio = log_probs[0] - sample.base_action_log_probs
+        total = total + ((kl * log_ratio - entropy * output.entropy[0]) * mask).sum() / tokens
     total.backward()
     return policy.logits.grad
 
@@ -248,6 +251,29 @@ def test_test_cases_clip_on_all_sides() -> None:
     assert any(r > DUAL for good, r in ratios if not good)
     low, high = BANDS["seq"]
     assert 0 < sum(low <= w <= high for w in weights) < len(weights)
+
+
+@pytest.mark.parametrize("zeros", ["compute", "skip"])
+@pytest.mark.parametrize("loss", schema.LOSSES)
+def test_wrong_samples_count_in_the_average_alone_after_their_epochs(loss: str, zeros: str) -> None:
+    """Three epochs of two micro-batches each, and then the next step's."""
+    batch, args = samples()[:6], arguments(loss, entropy_coef=None)
+    args.ada = replace(args.ada, wrong_epochs=2, zeros=zeros)
+    args.algo.kl.use_loss = False
+    trainer = trainer_of(args, 2)
+    right = [replace(s, advantages=s.advantages.clamp_min(0.0)) for s in batch]
+    found: list[torch.Tensor] = []
+    for _ in range(2):
+        trainer._epoch = -1
+        for _ in range(3):
+            pairs = iter_grad_accum_global_norm(micro_batches(batch, [1, 5]), None, 2, lambda e: e.action_mask)
+            for step, (experience, totals) in enumerate(pairs):
+                trainer.training_step(experience, 0.0, step, totals)
+            found.append(trainer.actor.logits.grad.clone())
+            trainer.actor.logits.grad = None
+    for gradient, trained in zip(found, [batch, batch, right] * 2, strict=True):
+        expected = by_formula(trained, loss, "ppo", kl=0.0, entropy=0.0)
+        assert torch.allclose(gradient, expected, rtol=0, atol=1e-6 * float(expected.abs().max()))
 
 
 def test_default_leaves_the_host_loss() -> None:
