@@ -125,6 +125,9 @@ def render(trials: grid.Trials) -> str:
                 "by how many its *pass@8* is above the better of `n4/1` and `n8/1`, at its worst. Methods that were "
                 f"run on all these tasks; worlds: {worlds}.",
                 _accuracy(found),
+            ]
+        if found and budget == SUMMED:
+            sections += [
                 "Cost to 90 % of the best gain, beside the cheapest method of the task; at its worst; the median "
                 "beside the cheapest uniform sampling of several rollouts. +: not reached on some worlds, where the "
                 "budget counts.",
