@@ -192,7 +192,7 @@ def check_folder(folder: Path, tasks: Sequence[str], methods: Sequence[str]) -> 
     keep_settings(folder, ours, ("tuning grid", "trials"))
 
 
-LATER = (("baseline_factor", "one"),)
+LATER = (("baseline_factor", "one"), ("wrong_epochs", 0))
 """Flags that came after results that are kept, with the value that changes nothing: folders do not note them."""
 
 

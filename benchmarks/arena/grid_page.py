@@ -8,7 +8,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations
 
 import numpy as np
 
@@ -89,6 +88,12 @@ class Compared:
         return {name: value / cheapest for name, value in self.beside_best.items()}
 
     @cached_property
+    def behind(self) -> dict[str, float]:
+        """Right answers of the most accurate method less those of each, mean over worlds."""
+        right = {name: float(self.measure(name, "right").mean()) for name in self.methods}
+        return {name: max(right.values()) - value for name, value in right.items()}
+
+    @cached_property
     def pass8_lead(self) -> dict[str, float]:
         """Over the better of grid.UNIFORM, mean over worlds."""
         best = max(float(self.measure(name, "pass8").mean()) for name in grid.UNIFORM)
@@ -113,7 +118,21 @@ def render(trials: grid.Trials) -> str:
     ]
     for budget in grid.BUDGETS:
         if found := compared(trials, budget):
-            sections += [f"## A budget of {budget}", *_costs(found), *_accuracy(found)]
+            worlds = ", ".join(f"{one.seeds} of `{one.task}`" for one in found)
+            sections += [
+                f"## A budget of {budget}",
+                "Right / pass@8, in %; by how many points a method is *behind* the most accurate one, at its worst; "
+                "by how many its *pass@8* is above the better of `n4/1` and `n8/1`, at its worst. Methods that were "
+                f"run on all these tasks; worlds: {worlds}.",
+                _accuracy(found),
+            ]
+        if found and budget == SUMMED:
+            sections += [
+                "Cost to 90 % of the best gain, beside the cheapest method of the task; at its worst; the median "
+                "beside the cheapest uniform sampling of several rollouts. +: not reached on some worlds, where the "
+                "budget counts.",
+                _costs(found),
+            ]
     sections += ["## The published orderings", *_orderings(trials), *_crossings(trials), *_fits(trials)]
     return "\n\n".join(sections) + "\n"
 
@@ -123,44 +142,43 @@ SUMMED = 4
 
 
 def summary(trials: grid.Trials) -> str:
-    """Costs of the methods that were run on every task."""
-    return _costs(compared(trials, SUMMED))[1]
+    """Accuracies of the methods that were run on every task."""
+    return _accuracy(compared(trials, SUMMED))
 
 
 def _everywhere(found: Sequence[Compared]) -> list[str]:
-    """Methods of every task, the least bad at its worst first."""
+    """Methods of every task, the least behind at its worst first."""
     names = [name for name in found[0].methods if all(name in one.methods for one in found)]
-    return sorted(names, key=lambda name: max(one.beside_best[name] for one in found))
+    return sorted(names, key=lambda name: max(one.behind[name] for one in found))
 
 
-def _costs(found: Sequence[Compared]) -> list[str]:
-    head = ["method", *(f"`{one.task}`" for one in found), "worst", "of uniform", "pass@8"]
+def _accuracy(found: Sequence[Compared]) -> str:
+    def cell(one: Compared, name: str) -> str:
+        return " / ".join(f"{100 * one.measure(name, of).mean():.1f}" for of in ("right", "pass8"))
+
+    body = [
+        [
+            f"`{name}`",
+            *(cell(one, name) for one in found),
+            f"{100 * max(one.behind[name] for one in found):.1f}",
+            f"{100 * min(one.pass8_lead[name] for one in found):+.1f}",
+        ]
+        for name in _everywhere(found)
+    ]
+    return markdown(["method", *(f"`{one.task}`" for one in found), "behind", "pass@8"], body)
+
+
+def _costs(found: Sequence[Compared]) -> str:
     body = [
         [
             f"`{name}`",
             *(f"{one.beside_best[name]:.2f}{'+' if one.missed[name] else ''}" for one in found),
             f"{max(one.beside_best[name] for one in found):.2f}",
             f"{np.median([one.beside_uniform[name] for one in found]):.2f}",
-            f"{100 * min(one.pass8_lead[name] for one in found):+.1f}",
         ]
         for name in _everywhere(found)
     ]
-    worlds = sorted({one.seeds for one in found})
-    return [
-        "Cost to 90 % of the best gain, beside the cheapest method of the task (+: not reached on some worlds, where "
-        "the budget counts); at its worst; the median beside the cheapest uniform sampling of several rollouts; and "
-        "by how many points pass@8 is above the better of `n4/1` and `n8/1`, at its worst. "
-        f"Worlds: {', '.join(map(str, worlds))}.",
-        markdown(head, body),
-    ]
-
-
-def _accuracy(found: Sequence[Compared]) -> list[str]:
-    def cell(one: Compared, name: str) -> str:
-        return " / ".join(f"{100 * one.measure(name, of).mean():.1f}" for of in ("right", "pass8"))
-
-    body = [[f"`{name}`", *(cell(one, name) for one in found)] for name in _everywhere(found)]
-    return ["Right / pass@8, in %:", markdown(["method", *(f"`{one.task}`" for one in found)], body)]
+    return markdown(["method", *(f"`{one.task}`" for one in found), "worst", "of uniform"], body)
 
 
 def _orderings(trials: grid.Trials) -> list[str]:
@@ -185,7 +203,7 @@ def _verdict(one: orderings.Found | None) -> list[str]:
 
 
 def _crossings(trials: grid.Trials) -> list[str]:
-    """Of pairs of methods of equal epochs: who leads first, who last, and from which budget on."""
+    """Who is ahead of the method that is the most accurate at the end, and where."""
     lines: list[str] = []
     for task in TASKS:
         found = [Compared(trials, task, budget) for budget in grid.BUDGETS]
@@ -197,14 +215,12 @@ def _crossings(trials: grid.Trials) -> list[str]:
 
 def _crossings_of(one: Compared) -> list[str]:
     curves = {name: one.curve(name) for name in one.methods}
-    at, texts = one.results(one.methods[0])[0]["at"], list[str]()
-    for a, b in combinations(curves, 2):
-        gap = curves[a] - curves[b]
-        ahead, behind = np.flatnonzero(gap > EQUAL), np.flatnonzero(gap < -EQUAL)
-        if len(ahead) and len(behind):
-            first, last = (a, b) if ahead[0] < behind[0] else (b, a)
-            turned = behind if first == a else ahead
-            texts.append(f"`{first}` first, `{last}` from {at[int(turned[0])]:.2g} on")
+    at, best = one.results(one.methods[0])[0]["at"], min(one.behind, key=lambda name: one.behind[name])
+    texts: list[str] = []
+    for name, curve in curves.items():
+        behind, ahead = np.flatnonzero(curves[best] < curve - EQUAL), np.flatnonzero(curves[best] > curve + EQUAL)
+        if len(behind) and len(ahead) and ahead[-1] > behind[0]:
+            texts.append(f"`{name}` leads at {at[int(behind[0])]:.2g}, `{best}` at {at[int(ahead[-1])]:.2g}")
     return texts
 
 

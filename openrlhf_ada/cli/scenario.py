@@ -57,7 +57,7 @@ def recorded(run_dir: Path, file: Path | None, num_engines: int | None) -> Scena
         command = f"{program.called()} plan --calibrate {run_dir}"
         raise FileNotFoundError(f"no engine was measured ({file}): run `{command}` first")
     # A measured engine needs no factor.
-    machine = StepModel(sampling=1.0, per_token=_seconds_per_token(run), fixed=0.0)
+    machine = StepModel(sampling=1.0, per_token=_seconds_per_token(run) / flags.train.max_epochs, fixed=0.0)
     cluster = _cluster(read_engine(file), num_engines or flags.vllm.num_engines, settings.speculation)
     return Scenario(_answers(run, settings.positive_above), cluster, machine, flags)
 

@@ -142,8 +142,11 @@ def test_wrong_answers_of_one_epoch_take_time_once(run_dir: Path, tmp_path: Path
     assert seconds["skip", 1] == pytest.approx(0.75 * seconds["skip", 0], rel=1e-3)
 
 
-def test_a_runs_own_settings_stand_beside_methods_at_equal_prompts(run_dir: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_a_runs_own_settings_stand_beside_methods_at_equal_prompts(run_dir: Path, tmp_path: Path, epochs: int) -> None:
     """Half of its rollouts were right: 2 of each prompt, and 2 more where these are of one outcome."""
+    file = run_dir / "config.json"
+    file.write_text(file.read_text().replace('"max_epochs": 1', f'"max_epochs": {epochs}'))
     rows = planned(tmp_path, str(run_dir), "--methods", "recorded,grpo", "--engines", "1")
     assert [row["prompts"] for row in rows.values()] == [2, 2]
     own = rows["recorded"]
