@@ -119,31 +119,70 @@ def render(trials: grid.Trials) -> str:
     for budget in grid.BUDGETS:
         if found := compared(trials, budget):
             worlds = ", ".join(f"{one.seeds} of `{one.task}`" for one in found)
-            sections += [
-                f"## A budget of {budget}",
-                "Right / pass@8, in %; by how many points a method is *behind* the most accurate one, at its worst; "
-                "by how many its *pass@8* is above the better of `n4/1` and `n8/1`, at its worst. Methods that were "
-                f"run on all these tasks; worlds: {worlds}.",
-                _accuracy(found),
-            ]
-        if found and budget == SUMMED:
-            sections += [
-                "Cost to 90 % of the best gain, beside the cheapest method of the task; at its worst; the median "
-                "beside the cheapest uniform sampling of several rollouts. +: not reached on some worlds, where the "
-                "budget counts.",
-                _costs(found),
-            ]
+            of = f"Methods that were run on all these tasks; worlds: {worlds}."
+            sections += [f"## A budget of {budget}", *(_at_summed(found, of) if budget == SUMMED else _at(found, of))]
     sections += ["## The published orderings", *_orderings(trials), *_crossings(trials), *_fits(trials)]
     return "\n\n".join(sections) + "\n"
+
+
+def _at(found: Sequence[Compared], of: str) -> list[str]:
+    return [
+        "Right / pass@8, in %; by how many points a method is *behind* the most accurate one, at its worst; by how "
+        f"many its *pass@8* is above the better of `n4/1` and `n8/1`, at its worst. {of}",
+        _accuracy(found),
+    ]
+
+
+def _at_summed(found: Sequence[Compared], of: str) -> list[str]:
+    return [
+        "[Accuracies](../../docs/arena.md#accuracy-for-the-same-time). Below: cost to 90 % of the best gain, beside "
+        "the cheapest method of the task; at its worst; the median beside the cheapest uniform sampling of several "
+        f"rollouts. +: not reached on some worlds, where the budget counts. {of}",
+        _costs(found),
+    ]
 
 
 SUMMED = 4
 """The budget of docs/arena.md's table."""
 
 
+PAIRS = (
+    ("n8-wrong-once/2", "n8/2"),
+    ("n1-wrong-once/2", "n1/2"),
+    ("lambda-1-wrong-once/2", "lambda-1/2"),
+    ("n1/1", "n8/1"),
+    ("lambda-1/1", "n1/1"),
+    ("right-1/2", "lambda-1-wrong-once/2"),
+    ("balance/1", "n8/1"),
+    ("n8-wrong-once/2", "n8/1"),
+    ("lambda-1-wrong-once/2", "n8/1"),
+)
+"""Methods that differ by one thing, and what the two that we name are beside uniform sampling."""
+
+
 def summary(trials: grid.Trials) -> str:
-    """Accuracies of the methods that were run on every task."""
-    return _accuracy(compared(trials, SUMMED))
+    """Accuracies of the methods that were run on every task, and what differs between pairs of them."""
+    found = compared(trials, SUMMED)
+    body = [
+        [f"`{ours}` - `{theirs}`", *(_gap([one], ours, theirs) for one in found), _gap(found, ours, theirs)]
+        for ours, theirs in PAIRS
+        if all({ours, theirs} <= {*one.methods} for one in found)
+    ]
+    pairs = markdown(["difference", *(f"`{one.task}`" for one in found), "all"], body)
+    return (
+        f"{_accuracy(found)}\n\nDifferences of both, bold where the 95 % interval over worlds leaves out 0:\n\n{pairs}"
+    )
+
+
+def _gap(found: Sequence[Compared], ours: str, theirs: str) -> str:
+    """In points, of right and of pass@8, paired by world."""
+    texts: list[str] = []
+    for of in ("right", "pass8"):
+        gaps = np.concatenate([one.measure(ours, of) - one.measure(theirs, of) for one in found])
+        interval = mean_interval((100 * gaps).tolist())
+        sure = interval.low is not None and interval.high is not None and interval.low * interval.high > 0
+        texts.append(f"**{interval.mean:+.1f}**" if sure else f"{interval.mean:+.1f}")
+    return " / ".join(texts)
 
 
 def _everywhere(found: Sequence[Compared]) -> list[str]:

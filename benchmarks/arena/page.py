@@ -122,15 +122,6 @@ def at_equal(by_task: ByTask, cost: str) -> list[str]:
         *sections,
         "Beside the cheapest uniform sampling, on the same worlds:",
         _beside(several),
-        "Accuracy after the budget:",
-        markdown(
-            ["method", *_tasks(several)],
-            [
-                [f"`{name}`", *(f"{finals.rows[name].final:.1%}" for finals in several)]
-                for name in everywhere
-                if name in (*ON_PAGE, REFERENCE)
-            ],
-        ),
     ]
 
 
