@@ -30,7 +30,7 @@ from openrlhf_ada.demo.artifacts import build_directory
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import PreTrainedTokenizerBase
+    from transformers.tokenization_utils_base import PreTrainedTokenizerBase
 
 CACHE = Path(".cache")
 MAX_NEW_TOKENS = 48
@@ -71,7 +71,8 @@ def prepare_start(classes: int, cache: Path = CACHE) -> Path:
 
 def _teach(base: Path, folder: Path, classes: int) -> None:
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
+    from transformers.models.auto.tokenization_auto import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(base)
     model: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
@@ -112,7 +113,8 @@ def _batch(tokenizer: PreTrainedTokenizerBase, classes: int, rng: Random) -> tup
 def pass_rates(folder: Path, classes: int, prompts: int, answers: int) -> dict[str, np.ndarray]:
     """Of fresh prompts, shape (prompts,): "right", "working_right"."""
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
+    from transformers.models.auto.tokenization_auto import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
