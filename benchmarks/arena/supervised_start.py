@@ -30,7 +30,6 @@ from openrlhf_ada.demo.artifacts import build_directory
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers.tokenization_utils_base import PreTrainedTokenizerBase
 
 CACHE = Path(".cache")
 MAX_NEW_TOKENS = 48
@@ -92,7 +91,7 @@ def _teach(base: Path, folder: Path, classes: int) -> None:
     tokenizer.save_pretrained(folder)
 
 
-def _batch(tokenizer: PreTrainedTokenizerBase, classes: int, rng: Random) -> tuple[Tensor, Tensor]:
+def _batch(tokenizer: Any, classes: int, rng: Random) -> tuple[Tensor, Tensor]:
     """Ids and labels, padded at the end; answers and their ends alone are learned."""
     import torch
     from torch.nn.utils.rnn import pad_sequence
