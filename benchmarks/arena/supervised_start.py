@@ -30,7 +30,6 @@ from openrlhf_ada.demo.artifacts import build_directory
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import PreTrainedTokenizerBase
 
 CACHE = Path(".cache")
 MAX_NEW_TOKENS = 48
@@ -76,7 +75,8 @@ def prepare_start(classes: int, cache: Path = CACHE) -> Path:
 
 def _teach(base: Path, folder: Path, classes: int) -> None:
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
+    from transformers.models.auto.tokenization_auto import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(base)
     model: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
@@ -96,7 +96,7 @@ def _teach(base: Path, folder: Path, classes: int) -> None:
     tokenizer.save_pretrained(folder)
 
 
-def _batch(tokenizer: PreTrainedTokenizerBase, classes: int, rng: Random) -> tuple[Tensor, Tensor]:
+def _batch(tokenizer: Any, classes: int, rng: Random) -> tuple[Tensor, Tensor]:
     """Ids and labels, padded at the end; answers and their ends alone are learned."""
     import torch
     from torch.nn.utils.rnn import pad_sequence
@@ -117,7 +117,8 @@ def _batch(tokenizer: PreTrainedTokenizerBase, classes: int, rng: Random) -> tup
 def pass_rates(folder: Path, classes: int, prompts: int, answers: int) -> dict[str, np.ndarray]:
     """Of fresh prompts, shape (prompts,): "right", "working_right"."""
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
+    from transformers.models.auto.tokenization_auto import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
