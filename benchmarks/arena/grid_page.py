@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks.arena import grid, orderings
 from benchmarks.arena.markdown import markdown
 from benchmarks.arena.sigmoid import fitted
-from benchmarks.arena.statistics import mean_interval
+from benchmarks.arena.statistics import SEEDS_FOR_INTERVAL, mean_interval
 from benchmarks.arena.tasks import TASKS, Floats
 
 UNIFORM_N = ("n2", "n4", "n8", "n16", "n32")
@@ -101,9 +101,9 @@ class Compared:
 
 
 def compared(trials: grid.Trials, budget: int) -> list[Compared]:
-    """By task, in the order of TASKS; those that have something."""
+    """By task, in the order of TASKS; those with enough worlds for an interval."""
     found = (Compared(trials, task, budget) for task in TASKS)
-    return [one for one in found if one.methods]
+    return [one for one in found if one.seeds >= SEEDS_FOR_INTERVAL]
 
 
 # -- the page ---------------------------------------------------------------------------------------------------------
