@@ -19,7 +19,7 @@ reproduce() {
     prime-rl-pools | cures | dars) group=8 ;;
     pf-ppo) group=2 ;;
     dapo | hora) group=16 ;;
-    raft-n1-e2 | raft-1-twice | rated) group=1 batch=2048 ;;
+    lambda-n1-e2 | raft-n1-e2 | raft-1-twice | rated) group=1 batch=2048 ;;
     rated-pos) group=1 batch=768 by_tokens=0 ;;
     first-success-8 | first-right) group=1 batch=768 ;;
     spo-n2 | counted) group=2 batch=1024 ;;

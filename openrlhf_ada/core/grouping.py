@@ -47,7 +47,8 @@ class GroupBuilder:
         objective: f.
         floor: smallest pass rate at which f' is taken.
         allocated: u(p), the weight that comes from drawing (and keeping) more; 1 where groups are equally large.
-        rounding, factor: see `advantages.Drawn`; for predicted baselines.
+        rounding: see `advantages.Drawn`; for predicted baselines.
+        factor: the same.
         graded: rewards say more than the outcome (raw scores), so samples of one outcome differ in what they teach.
     """
 
