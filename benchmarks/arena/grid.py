@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -174,18 +173,6 @@ def result_at(trials: Trials, task: str, method: str, seed: int, budget: int) ->
     rate = tuned(trials, task, method, budget).rate
     found = (trials.by_cell.get(Cell(task, method, rate, seed, b)) for b in BUDGETS if b >= budget)
     return next((result for result in found if result is not None), None)
-
-
-def costs(
-    trials: Trials, tasks: Sequence[str], methods: Sequence[str], seeds: int, budget: int, share: float = 0.9
-) -> dict[str, dict[str, float]]:
-    """Cost to this share of the best gain, beside the best method's: geometric means over worlds."""
-    found: dict[str, dict[str, float]] = {}
-    for task in tasks:
-        by_world = costs_by_world(trials, task, methods, seeds, budget, share)
-        logs = {m: float(np.log(values).mean()) for m, values in by_world.items()}
-        found[task] = {m: round(math.exp(value - min(logs.values())), 3) for m, value in logs.items()}
-    return found
 
 
 def costs_by_world(

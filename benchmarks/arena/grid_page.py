@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -191,38 +191,42 @@ def _everywhere(found: Sequence[Compared]) -> list[str]:
     return sorted(names, key=lambda name: max(one.behind[name] for one in found))
 
 
-def _accuracy(found: Sequence[Compared]) -> str:
-    def cell(one: Compared, name: str) -> str:
-        return " / ".join(f"{100 * one.measure(name, of).mean():.1f}" for of in ("right", "pass8"))
-
+def _by_task(
+    found: Sequence[Compared], cell: Callable[[Compared, str], str], last: Mapping[str, Callable[[str], str]]
+) -> str:
+    """A row for each method, a column for each task, and the `last` ones, by head."""
     body = [
-        [
-            f"`{name}`",
-            *(cell(one, name) for one in found),
-            f"{100 * max(one.behind[name] for one in found):.1f}",
-            f"{100 * min(one.pass8_lead[name] for one in found):+.1f}",
-        ]
+        [f"`{name}`", *(cell(one, name) for one in found), *(of(name) for of in last.values())]
         for name in _everywhere(found)
     ]
-    return markdown(["method", *(f"`{one.task}`" for one in found), "behind", "pass@8"], body)
+    return markdown(["method", *(f"`{one.task}`" for one in found), *last], body)
+
+
+def _accuracy(found: Sequence[Compared]) -> str:
+    return _by_task(
+        found,
+        lambda one, name: " / ".join(f"{100 * one.measure(name, of).mean():.1f}" for of in ("right", "pass8")),
+        {
+            "behind": lambda name: f"{100 * max(one.behind[name] for one in found):.1f}",
+            "pass@8": lambda name: f"{100 * min(one.pass8_lead[name] for one in found):+.1f}",
+        },
+    )
 
 
 def _costs(found: Sequence[Compared]) -> str:
-    body = [
-        [
-            f"`{name}`",
-            *(f"{one.beside_best[name]:.2f}{'+' if one.missed[name] else ''}" for one in found),
-            f"{max(one.beside_best[name] for one in found):.2f}",
-            f"{np.median([one.beside_uniform[name] for one in found]):.2f}",
-        ]
-        for name in _everywhere(found)
-    ]
-    return markdown(["method", *(f"`{one.task}`" for one in found), "worst", "of uniform"], body)
+    return _by_task(
+        found,
+        lambda one, name: f"{one.beside_best[name]:.2f}{'+' if one.missed[name] else ''}",
+        {
+            "worst": lambda name: f"{max(one.beside_best[name] for one in found):.2f}",
+            "of uniform": lambda name: f"{np.median([one.beside_uniform[name] for one in found]):.2f}",
+        },
+    )
 
 
 def _orderings(trials: grid.Trials) -> list[str]:
-    seeds = min((one.seeds for task in orderings.TASKS for one in [Compared(trials, task, 4)]), default=0)
-    if not seeds:
+    seeds = min(Compared(trials, task, SUMMED).seeds for task in orderings.TASKS)
+    if seeds < SEEDS_FOR_INTERVAL:
         return ["Not run yet."]
     verdicts = orderings.found(orderings.View(trials, seeds))
     body = [

@@ -8,12 +8,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.arena import grid, orderings
 from benchmarks.arena.arguments import check_names, fill_in, names
+from benchmarks.arena.grid_page import Compared
 from benchmarks.arena.methods import METHODS
 from benchmarks.arena.progress_line import progress_line
 from benchmarks.arena.tasks import LUCKY, TASKS
@@ -48,15 +49,19 @@ def main(prog: str, argv: Sequence[str]) -> None:
             alike = [name for name in orderings.AT_STEPS if name in methods]
             cells = orderings.step_cells(trials, args.tasks, alike, args.seeds)
             run("equal steps", cells, trials, args.processes)
-    costs = grid.costs(trials, args.tasks, methods, args.seeds, args.budget)
+    costs = {task: rounded(Compared(trials, task, args.budget).beside_best) for task in args.tasks}
     verdicts = orderings.found(orderings.View(trials, args.seeds))
     print(json.dumps({"cost_to_target": costs, "orderings": orderings.summary(verdicts)}))
+
+
+def rounded(values: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(value, 3) for name, value in values.items()}
 
 
 def build_parser(prog: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=prog, description=__doc__)
     add = parser.add_argument
-    add("--quick", action="store_true", help="four methods on one task: a few minutes")
+    add("--quick", action="store_true", help="five methods on one task: a few minutes")
     add("--methods", type=names, metavar="NAME,...", help=f"of {', '.join(GRID)} (default: all)")
     tasks = f"of {', '.join(TASKS)} (default: {', '.join(LUCKY)})"
     add("--tasks", type=names, metavar="NAME,...", help=tasks)
