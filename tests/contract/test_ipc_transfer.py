@@ -88,7 +88,7 @@ def test_vllms_own_engine_moves_its_bytes_by_the_same_functions() -> None:
 
 
 def test_why_vllms_whole_engines_are_not_used() -> None:
-    """docs/decisions.md, "CUDA IPC: vLLM's functions below our transaction". If one changes, look again."""
+    """docs/decisions.md, "NCCL and CUDA IPC: vLLM's functions". If one changes, look again."""
     trainer = ipc_engine.IPCTrainerWeightTransferEngine
     send = inspect.getsource(trainer.send_weights)
     calls = ["self.client.start_weight_update()", "self._send(source)", "self.client.finish_weight_update()"]
