@@ -13,7 +13,9 @@ import subprocess
 import sys
 from ast import literal_eval
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,13 +23,19 @@ import ipc_stand_in
 import pytest
 import torch
 from torch.multiprocessing import reductions
+from vllm.config import VllmConfig, WeightTransferConfig, set_current_vllm_config
 from vllm.distributed.weight_transfer import ipc_engine, packed_tensor
+from vllm.model_executor.model_loader.reload import layerwise
+from vllm.model_executor.model_loader.weight_utils import default_weight_loader
 from weight_engines import CPU, Engine, Policy, connect, fall_ill, look_often, replace_ray, weights
 
+from openrlhf_ada.host.ports import free_port
 from openrlhf_ada.weights import ipc
 from openrlhf_ada.weights import sender as weight_sync
 from openrlhf_ada.weights.ipc import CLASSES, IpcGroup
 from openrlhf_ada.weights.manifest import TensorSpec
+from openrlhf_ada.weights.policy_side import PolicyWeights
+from openrlhf_ada.weights.receiver import BACKEND, JoinGroup, Update, WeightReceiver
 from openrlhf_ada.weights.sender import WeightSync, WeightSyncError, send_along
 from openrlhf_ada.weights.transport import SHARED, Membership
 
@@ -261,6 +269,42 @@ def test_the_buffer_is_free_for_the_sender_when_the_copy_is_made(monkeypatch: py
     group._mail = SimpleNamespace(**mail, add=lambda *_: None, delete_key=lambda _: None)
     group._receive([2, 2, 2], lambda _: log.append("loaded"))
     assert log[:5] == ["copied", "free/GPU-0", "loaded", "loaded", "copied"]
+
+
+class Model(torch.nn.Module):
+    """A layer whose weights come in two buckets, and vLLM's way to load them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(20, 10)
+        self.second = torch.nn.Linear(10, 1, bias=False)
+
+    def load_weights(self, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        for name, weight in weights:
+            parameter = self.get_parameter(name)
+            getattr(parameter, "weight_loader", default_weight_loader)(parameter, weight)
+
+
+def test_vllms_reload_keeps_what_came_while_the_buffer_is_written_again(started: list[Engine]) -> None:
+    """Its tensors of a layer that is not complete are none of the buffer's."""
+    policy, model = Model().requires_grad_(False), Model().requires_grad_(False)
+    expected = {name: parameter.clone() for name, parameter in policy.named_parameters()}
+    layerwise.record_metadata_for_reloading(model)
+    receiver: Any = WeightReceiver(WeightTransferConfig(backend=BACKEND), VllmConfig(), CPU, model)
+    source = PolicyWeights(policy, lambda _: nullcontext(), lambda p: p.shape, bucket_bytes=800)
+    assert [len(bucket.tensors) for bucket in source.manifest.buckets()] == [1, 2]
+    first = Membership(SHARED, "127.0.0.1", free_port(), 0, ["the policy", "the engine"])
+    group = IpcGroup(first, CPU)
+    receiver.parallel_config = SimpleNamespace(rank=0)
+    plain = {name: value for name, value in asdict(first).items() if name != "rank"}
+    receiver.init_transfer_engine(JoinGroup(plain, 1))
+    with set_current_vllm_config(receiver.vllm_config), ThreadPoolExecutor(1) as pool:
+        receiver.start_weight_update()
+        sent = pool.submit(weight_sync._send, source, group, CPU, sums=True)
+        receiver.receive_weights(Update(source.manifest.to_plain(), True))
+        receiver.finish_weight_update()
+        assert sent.result() == receiver.sums
+    assert all(torch.equal(model.get_parameter(name), tensor) for name, tensor in expected.items())
 
 
 # -- members that fail ------------------------------------------------------------------------------------------------

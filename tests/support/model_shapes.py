@@ -36,10 +36,7 @@ class Shapes:
                 (f"{at}.self_attn.o_proj.weight", (self.hidden, query)),
             ]
             if self.biases:
-                sizes += [
-                    (f"{at}.self_attn.{n}_proj.bias", (size,))
-                    for n, size in zip("qkv", (query, key, key), strict=True)
-                ]
+                sizes += [(f"{at}.self_attn.{name}_proj.bias", (query if name == "q" else key,)) for name in "qkv"]
             parts = [f"{at}.mlp.experts.{e}" for e in range(self.experts)] or [f"{at}.mlp"]
             for names, shape in (
                 (("gate_proj", "up_proj"), (self.inner, self.hidden)),
