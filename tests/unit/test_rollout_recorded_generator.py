@@ -56,6 +56,7 @@ def make_generator(
         ),
         vllm=SimpleNamespace(enable_sleep=False),
         train=SimpleNamespace(seed=7),
+        ada=SimpleNamespace(sampling_args='{"stop": ["!"]}'),
         data=SimpleNamespace(input_key="input", label_key="label", disable_fast_tokenizer=False),
     )
     loaders = make_loader(args, ["sums"] * rows), make_loader(args, list(held_out))
@@ -179,7 +180,9 @@ def test_an_evaluation_has_the_runs_seed_and_mode_offs_sampling_has_none() -> No
     generator = make_generator(2, engine, held_out=("sums",))
     evaluate(generator, per_prompt=1)
     batch_of(generator)
-    assert [call["sampling_params"].seed for call in engine.calls] == [7, None, None]
+    given = [call["sampling_params"] for call in engine.calls]
+    assert [params.seed for params in given] == [7, None, None]
+    assert [params.stop for params in given] == [["!"]] * 3, "--ada_sampling_args is for both"
 
 
 def test_answers_without_score_are_counted_apart() -> None:
