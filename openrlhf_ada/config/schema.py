@@ -218,12 +218,10 @@ class AdaConfig:
     """The constant of --ada_loss sequence-constant, in tokens. Default: --rollout.max_new_tokens, or else
     --data.max_len."""
     chat_template_args: str | None = flag(None, "JSON", allowed=ARGUMENTS)
-    """What the model's chat template reads beside the messages (--data.apply_chat_template), as a JSON object:
-    '{{"enable_thinking": false}}'."""
+    """Arguments of the model's chat template: '{{"enable_thinking": false}}'."""
     sampling_args: str | None = flag(None, "JSON", allowed=ENDS)
-    """What else ends an answer, as a JSON object of vLLM's: '{{"stop": ["</answer>"], "stop_token_ids": [13],
-    "include_stop_str_in_output": true}}'. Rewards read all sampled tokens, and all are trained. The last of the three
-    says whether agents read a stop string as well."""
+    """What else ends an answer: '{{"stop": ["</answer>"], "stop_token_ids": [13]}}'. It is trained, and rewards read
+    it; agents with "include_stop_str_in_output": true."""
     scheduler: str = flag_of_seq("stream", choices=SCHEDULERS, read_by=SEQ | {"waits": SOME})
     """Order of work in mode seq. rounds: all open prompts get one wave, then all are waited for (the published
     algorithm). waves: each prompt waits for its own wave only. stream: as waves, and free slots take rollouts that
