@@ -208,9 +208,8 @@ def _write(
     prepared.write_parquet(prepared.rows_of(everything, inputs, labels), args.out / prepared.ALL_FILE)
     train = prepared.write_parquet(prepared.rows_of(kept, inputs, labels), args.out / prepared.TRAIN_FILE)
     flags = training_flags(train, reward, args.right_above, chat=chat)
-    for name in PASSED_ON:
-        if value := getattr(args, name):
-            flags += f" \\\n    --ada_{name} {shlex.quote(value)}"
+    given = [(name, value) for name in PASSED_ON if (value := getattr(args, name))]
+    flags += "".join(f" \\\n    --ada_{name} {shlex.quote(value)}" for name, value in given)
     card = prepared.write_card(args.out, kept=kept, everything=everything, facts=facts, flags=flags)
     for name, value in facts.items():
         print(f"  {name:36} {value}")

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_ada.config.flags import FULL_MARKS, ConfigError, add_flag, check_value, flag
-from openrlhf_ada.config.passed_on import PASSED_ON, arguments_of, check_known
+from openrlhf_ada.config.passed_on import PASSED_ON, check_known
 from openrlhf_ada.config.schema import AdaConfig, add_flags
 from openrlhf_ada.config.settings import resolve
 from openrlhf_ada.data.problems import Problem, Question, Source
@@ -248,8 +248,7 @@ class Prompts:
         self.chat = bool(self._tokenizer.chat_template) and not args.no_chat
         if self._system and not self.chat:
             raise ConfigError("--system", args.system, "there is no chat template for it", "Put it into --template")
-        check_known(self._tokenizer, args, "--")
-        self._given = arguments_of(args.chat_template_args)
+        self._given = check_known(self._tokenizer, args, "--")
 
     def num_tokens(self, prompt: str) -> int:
         return len(self._tokenizer(prompt, add_special_tokens=False)["input_ids"])

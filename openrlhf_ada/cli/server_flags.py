@@ -100,11 +100,9 @@ def server_of(model: str, args: argparse.Namespace, sampling: Sampling, note: Ca
         parameters["top_p"] = sampling.top_p
     if sampling.top_k != -1:
         parameters["top_k"] = sampling.top_k
-    if sampling.sampling_args:
-        # Graders read a stop string in training too.
-        parameters |= {"include_stop_str_in_output": True, **arguments_of(sampling.sampling_args)}
-    if sampling.chat_template_args:
-        parameters["chat_template_kwargs"] = arguments_of(sampling.chat_template_args)
+    ends, template = arguments_of(sampling.sampling_args), arguments_of(sampling.chat_template_args)
+    parameters |= {"include_stop_str_in_output": True, **ends} if ends else {}  # as in training
+    parameters |= {"chat_template_kwargs": template} if template else {}
     key, name = _key(args), args.api_key_env or KEY_NAME
     return OpenAIServer(base_url_of(args.base_url), model, not args.no_chat, key, name, args.timeout, parameters, note)
 

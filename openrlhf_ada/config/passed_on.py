@@ -11,7 +11,6 @@ from typing import Any
 from openrlhf_ada.config.flags import Allowed, ConfigError
 
 PASSED_ON = ("chat_template_args", "sampling_args")
-_LISTS = {"stop": str, "stop_token_ids": int}
 
 
 def arguments_of(text: str | None) -> Any:
@@ -27,8 +26,8 @@ def _are_arguments(text: str) -> bool:
 
 
 def _is_end(name: str, value: Any) -> bool:
-    if name in _LISTS:
-        return value.__class__ is list and all(type(one) is _LISTS[name] and one != "" for one in value)
+    if kind := {"stop": str, "stop_token_ids": int}.get(name):
+        return value.__class__ is list and all(type(one) is kind and one != "" for one in value)
     return name == "include_stop_str_in_output" and isinstance(value, bool)
 
 
@@ -40,19 +39,18 @@ ENDS: Allowed = (
 )
 
 
-def check_known(tokenizer: Any, args: Any, prefix: str) -> None:
-    """Raises ConfigError for what the chat template would ignore, or vLLM refuse minutes later; warns of what changes
-    nothing in a prompt. `args`: has both flags, spelt with `prefix`."""
+def check_known(tokenizer: Any, args: Any, prefix: str) -> Any:
+    """The template's arguments, of flags in `args` that are spelt with `prefix`. Warns of those that change nothing.
+    Raises ConfigError for what the template would ignore, or vLLM refuse minutes later."""
     text, template = args.chat_template_args, str(tokenizer.chat_template)
-    render = partial(tokenizer.apply_chat_template, [{"role": "user", "content": "?"}], tokenize=False)
+    messages = [{"role": "user", "content": "?"}]
+    render = partial(tokenizer.apply_chat_template, messages, tokenize=False, add_generation_prompt=True)
     for name in (given := arguments_of(text)):
         if name in ("messages", "add_generation_prompt") or not re.search(rf"\b{re.escape(name)}\b", template):
-            rule = f"the model's chat template reads no {name} of yours"
-            raise ConfigError(f"{prefix}chat_template_args", text, rule, "Leave it out")
-        others = {key: given[key] for key in given if key != name}
-        if render(add_generation_prompt=True, **given) == render(add_generation_prompt=True, **others):
+            raise ConfigError(f"{prefix}chat_template_args", text, f"the template takes no {name}", "Leave it out")
+        if render(**given) == render(**{key: given[key] for key in given if key != name}):
             logging.getLogger(__name__).warning("%schat_template_args: %s changes nothing", prefix, name)
-    for token in arguments_of(args.sampling_args).get("stop_token_ids", ()):
+    for token in arguments_of(text := args.sampling_args).get("stop_token_ids", ()):
         if token not in range(size := len(getattr(tokenizer, "tokenizer", tokenizer))):
-            rule = f"none of the model's {size} tokens is {token}"
-            raise ConfigError(f"{prefix}sampling_args", args.sampling_args, rule, "Correct it")
+            raise ConfigError(f"{prefix}sampling_args", text, f"of {size} tokens none is {token}", "Correct it")
+    return given

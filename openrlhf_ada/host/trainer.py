@@ -36,23 +36,20 @@ class HostTrainer(BasePPOTrainer):
             self.critic_model_group = group
 
 
-@contextmanager
-def whole_prompts() -> Iterator[None]:
-    """OpenRLHF hands a chat template messages alone; within the block, --ada_chat_template_args too."""
+def _prompts(dataset: Any, tokenizer: Any, strategy: Any, **kwargs: Any) -> PromptDataset:
+    """OpenRLHF's, which asks its tokenizer for nothing but prompts."""
+    template = partial(tokenizer.apply_chat_template, **arguments_of(strategy.args.ada.chat_template_args))
+    return PromptDataset(dataset, SimpleNamespace(apply_chat_template=template), strategy, **kwargs)
 
-    def prompts(dataset: Any, tokenizer: Any, strategy: Any, **kwargs: Any) -> PromptDataset:
-        template = partial(tokenizer.apply_chat_template, **arguments_of(strategy.args.ada.chat_template_args))
-        # It asks its tokenizer for nothing else.
-        return PromptDataset(dataset, SimpleNamespace(apply_chat_template=template), strategy, **kwargs)
 
-    with substituted(ppo_trainer, PromptDataset=prompts):
-        yield
+whole_prompts = substituted(ppo_trainer, PromptDataset=_prompts)
+"""A decorator: OpenRLHF hands messages alone to a chat template; in this function, --ada_chat_template_args too."""
 
 
 class HostSyncTrainer(unwrap_ray_class(ppo_trainer.PPOTrainer)):
     """The synchronous trainer."""
 
-    __init__ = whole_prompts()(unwrap_ray_class(ppo_trainer.PPOTrainer).__init__)
+    __init__ = whole_prompts(unwrap_ray_class(ppo_trainer.PPOTrainer).__init__)
 
 
 @contextmanager
@@ -75,7 +72,7 @@ def shown_in_wandb(shown: Callable[[SimpleNamespace], Mapping[str, Any]]) -> Ite
 class HostSamplingActor(unwrap_ray_class(ppo_trainer_async.GenerateSamplesActor)):
     """The asynchronous trainer's process that samples."""
 
-    __init__ = whole_prompts()(unwrap_ray_class(ppo_trainer_async.GenerateSamplesActor).__init__)
+    __init__ = whole_prompts(unwrap_ray_class(ppo_trainer_async.GenerateSamplesActor).__init__)
 
     def finish_evaluation(self, logs: dict[str, float]) -> dict[str, float]:
         """What is sent to the trainer of an evaluation with these figures. To be overridden."""

@@ -50,7 +50,7 @@ def start_sampling(args: SimpleNamespace) -> AdaptiveSamplesGenerator:
     logprobs = args.algo.advantage.is_correction_level != "off"
     engines = _start_engines(args, 1, rollout_actor(restarts=0), logprobs=logprobs)
     tokenizer = SharedTokenizer(args.actor.model_name_or_path, use_fast=not args.data.disable_fast_tokenizer)
-    loader, _, _ = whole_prompts()(prepare_datasets)(strategy, tokenizer.load())
+    loader, _, _ = whole_prompts(prepare_datasets)(strategy, tokenizer.load())
     generator = make_generator(
         SamplesGenerator(strategy, loader, None, tokenizer, engines),
         prompt_values=None,

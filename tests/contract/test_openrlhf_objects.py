@@ -371,8 +371,8 @@ def test_chat_templates_get_their_arguments(monkeypatch: pytest.MonkeyPatch) -> 
         return [made[0][1]]
 
     assert prompts() == ["1+1="]
-    with whole_prompts():
-        assert prompts() == ["1+1<think>="]
+    assert whole_prompts(prompts)() == whole_prompts(prompts)() == ["1+1<think>="]
+    assert prompts() == ["1+1="]
     monkeypatch.setattr(training_data, "_tokenizer", lambda args: tokenizer)
     make, _ = training_data._prompt_maker(args)
     monkeypatch.setattr(host_tokenizer, "load_tokenizer", lambda *_: tokenizer)
