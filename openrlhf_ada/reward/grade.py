@@ -32,11 +32,13 @@ class CodeRules:
 @dataclass(frozen=True, slots=True)
 class Grade:
     """`score`: in [0, 1]. `cause`: why it is not 1, in a few words; the same words for the same kind of cause.
-    `forgeable`: a program could have got this score without being right."""
+    `forgeable`: a program could have got this score without being right. `reward`: what is trained; None: the
+    score."""
 
     score: float
     cause: str = ""
     forgeable: bool = False
+    reward: float | None = None
 
 
 _listeners: list[Callable[[float | None], object]] = []
@@ -89,3 +91,4 @@ class TimedGrade:
     cause: str
     seconds: float
     forgeable: bool = False
+    reward: float | None = None

@@ -6,10 +6,11 @@ Rows name it in a column of theirs; `label_of` puts it into the label, the one t
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from openrlhf_ada.reward.grade import Grade, Grader, UnusableLabelError
+from openrlhf_ada.reward.grade import Grade, UnusableLabelError
 from openrlhf_ada.reward.reward_function import GRADERS, file_and_function, grader_of
 from openrlhf_ada.reward.worker import load_grader
 
@@ -32,18 +33,18 @@ def named_label(label: Any) -> tuple[str, Any] | None:
     return (named["reward"], named["label"]) if named.keys() == {"reward", "label"} else None
 
 
-def grade(response: str, label: Any) -> Grade:
+def grade(response: str, label: Any, prompt: str = "") -> Grade:
     """Raises UnusableLabelError for a label that `label_of` did not make, and what the grader raises."""
     named = named_label(label)
     if named is None:
         raise UnusableLabelError(
             f"{str(label)[:80]!r} names no grader: with `mixed` each row names one in the column 'reward'"
         )
-    return _grader(named[0])(response, named[1])
+    return _grader(named[0])(response, named[1], prompt)
 
 
 @lru_cache
-def _grader(name: str) -> Grader:
+def _grader(name: str) -> Callable[..., Grade]:
     if name not in GRADERS and not file_and_function(name):
         raise UnusableLabelError(f"there is no grader {name!r}: expected {', '.join(GRADERS)} or FILE.py:NAME")
     return load_grader(grader_of(name))
