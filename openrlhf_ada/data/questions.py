@@ -19,7 +19,7 @@ ANSWERING = ("assistant", "model", "gpt")
 
 _KEYS, _SHAREGPT = {"role", "content"}, {"from", "value"}
 
-_ROLES = {"human": "user", "gpt": "assistant"}
+_ROLES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant"}
 
 IMAGE_MARK = "<image>"
 """What OpenRLHF reads as the place of an image where it applies a chat template."""
