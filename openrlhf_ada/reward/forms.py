@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
-from openrlhf_ada.reward.grade import Grade, UnusableLabelError
+from openrlhf_ada.reward.grade import Grade, Grader, UnusableLabelError
 from openrlhf_ada.reward.returned import reward_and_score, within
 
 LISTS, SINGLE = {"completions", "solution_strs", "queries"}, {"completion", "solution_str"}
@@ -20,19 +20,11 @@ LABELS = ("ground_truth", "label", "answer", "solution", "target", "gold", "refe
 """Parameters with a default, and keywords, that stand for the whole label."""
 NONE_IF_UNREAD = {"data_source", "data_sources", "extra_info", "extra_infos"}
 """verl demands these parameters. Most functions do not read them."""
-NO_COLUMNS = {
-    "completion_ids",
-    "trainer_state",
-    "log_extra",
-    "log_metric",
-    "parser",
-    "states",
-    "task",
-} | NONE_IF_UNREAD
+NO_COLUMNS = NONE_IF_UNREAD.union(("completion_ids", "trainer_state", "log_extra", "log_metric", "parser", "task"))
 
 
-def as_grader(function: Any) -> Callable[..., Grade]:
-    """(response, label, prompt="") -> Grade, of any form. It raises what the function raises; UnusableLabelError for a
+def as_grader(function: Any) -> Grader:
+    """Of a function of any form. It raises what the function raises; UnusableLabelError for a
     label without what the function takes; NoScoreError for what is no score; ValueError for one outside of [0, 1]."""
     ask, takes_prompt = asker(function), "prompt" in parameters_of(function)
 
@@ -54,14 +46,13 @@ def asker(function: Any) -> Callable[[str, Any, str], Any] | None:
     if not hasattr(function, "add_reward_func"):
         return _ByName(function, {}) if parameters_of(function).keys() & (LISTS | SINGLE) else None
     # A rubric, which would itself make zeros of errors: the first function is the score, the weighted sum the reward.
-    functions, weights = (
-        getattr(function, name, None) or getattr(function, f"reward_{name}") for name in ("funcs", "weights")
-    )
-    asks = [_ByName(one, function.class_objects) for one in functions]
+    old = "" if hasattr(function, "funcs") else "reward_"
+    asks = [_ByName(one, function.class_objects) for one in getattr(function, f"{old}funcs")]
+    weights = getattr(function, f"{old}weights")
 
     def ask(*asked: Any) -> dict[str, float]:
         scores = [reward_and_score(one(*asked))[0] for one in asks]
-        return {"rewards": sum(map(float.__mul__, scores, map(float, weights))), "scores": scores[0]}
+        return {"rewards": sum(w * score for w, score in zip(weights, scores, strict=True)), "scores": scores[0]}
 
     return ask
 
@@ -115,8 +106,8 @@ class _ByName:
         columns = dict(columns) if isinstance(columns, Mapping) else {}
         in_lists = bool(parameters.keys() & LISTS)
         values = {"completion": completion, "prompt": asked, "solution_str": response}
-        others = {"queries": prompt + response, "info": columns, "state": values | {"answer": label}}
-        known = {**others, **self._known, **columns, **values}
+        others = {"info": columns, "state": values | {"answer": label}}
+        known = {**({"queries": prompt + response} if in_lists else others), **self._known, **columns, **values}
         named = [p for p in parameters.values() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
         keys = {p.name: p.name.removesuffix("s") if in_lists and p.name not in known else p.name for p in named}
         given = {name: known[key] for name, key in keys.items() if key in known}

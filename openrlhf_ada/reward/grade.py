@@ -79,8 +79,8 @@ def prepare() -> None:
         action()
 
 
-Grader = Callable[[str, Any], Grade]
-"""(response, label) -> Grade. An exception means that the answer has no score, which is not a wrong answer."""
+Grader = Callable[..., Grade]
+"""(response, label, prompt="") -> Grade. An exception means that the answer has no score, which is not a wrong answer."""
 
 
 @dataclass(frozen=True, slots=True)

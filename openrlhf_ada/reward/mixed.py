@@ -6,11 +6,10 @@ Rows name it in a column of theirs; `label_of` puts it into the label, the one t
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from openrlhf_ada.reward.grade import Grade, UnusableLabelError
+from openrlhf_ada.reward.grade import Grade, Grader, UnusableLabelError
 from openrlhf_ada.reward.reward_function import GRADERS, file_and_function, grader_of
 from openrlhf_ada.reward.worker import load_grader
 
@@ -44,7 +43,7 @@ def grade(response: str, label: Any, prompt: str = "") -> Grade:
 
 
 @lru_cache
-def _grader(name: str) -> Callable[..., Grade]:
+def _grader(name: str) -> Grader:
     if name not in GRADERS and not file_and_function(name):
         raise UnusableLabelError(f"there is no grader {name!r}: expected {', '.join(GRADERS)} or FILE.py:NAME")
     return load_grader(grader_of(name))

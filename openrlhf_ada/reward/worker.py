@@ -16,7 +16,6 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -27,7 +26,7 @@ from openrlhf_ada.reward.forms import as_grader
 from openrlhf_ada.reward.grade import (
     CODE_RULES_VARIABLE,
     SECONDS_VARIABLE,
-    Grade,
+    Grader,
     UnusableLabelError,
     listen,
     prepare,
@@ -49,7 +48,7 @@ def load_file(path: str) -> ModuleType:
     return module
 
 
-def load_grader(name: str) -> Callable[..., Grade]:
+def load_grader(name: str) -> Grader:
     """`package.module:function` or `path/to/file.py:function`, as `forms.as_grader`. Raises ImportError,
     AttributeError or OSError."""
     place, _, function = name.rpartition(":")
@@ -99,7 +98,7 @@ class Progress:
         self.parent.send_bytes(json.dumps({MAY_TAKE: seconds}).encode())
 
 
-def answer(grader: Callable[..., Grade], message: bytes, progress: Progress) -> dict[str, Any]:
+def answer(grader: Grader, message: bytes, progress: Progress) -> dict[str, Any]:
     """A grade as plain values. An exception of the grader becomes the cause of having no score; but an answer that
     exceeds a limit is wrong where the label was readable."""
     start = time.perf_counter()

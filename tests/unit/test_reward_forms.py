@@ -58,6 +58,10 @@ BY_NAME: dict[str, tuple[str, Any]] = {
         "def f(completions, wanted, **kwargs): return " + SAME.format("completions", "wanted"),
         "7",
     ),
+    "TRL, a column with a name of verifiers": (
+        "def f(completions, state): return " + SAME.format("completions", "state"),
+        "7",
+    ),
     "TRL, columns": (
         "def f(completions, answer, level, **kwargs):\n    assert level == [3]\n    return "
         + SAME.format("completions", "answer"),
@@ -117,6 +121,7 @@ def test_forms_of_other_trainers(name: str, tmp_path: Path) -> None:
         ("def f(solution_str, ground_truth, extra_info): return extra_info['x']", "7", "extra_info"),
         ("def f(completions, answer, level): return [1.0]", "7", "answer, level"),
         ("def f(completions, completion_ids): return [1.0]", "7", "completion_ids"),
+        ("def f(data_source, solution_str): return data_source", "7", "data_source"),
         ("def f(completion, answer, parser): return 1.0", "7", "answer, parser"),
         ("def f(completions, answer): return None", "7", "returned no reward"),
         ("def f(completions, answer): return [None]", "7", "a list of NoneType"),
