@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 SECONDS_VARIABLE = "OPENRLHF_ADA_SCORE_S"
 """Set in grading processes: seconds that one answer may take there."""
@@ -80,7 +79,7 @@ def prepare() -> None:
 
 
 Grader = Callable[..., Grade]
-"""(response, label, prompt="") -> Grade. An exception means that the answer has no score, which is not a wrong answer."""
+"""(response, label, prompt="") -> Grade. An exception means that the answer has no score, which is no wrong answer."""
 
 
 @dataclass(frozen=True, slots=True)
