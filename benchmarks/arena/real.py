@@ -184,7 +184,8 @@ def run_flags(name: str, conditions: Conditions) -> Flags:
     method, prompts = METHODS[name], prompts_per_step(name)
     trained = prompts * method.n
     update = trained // method.updates
-    return method_flags(method) | {
+    clip = {} if method.clip is None else {"actor.eps_clip_low_high": method.clip}
+    return (method_flags(method) | clip) | {
         "ada_eval_ends": True,
         "algo.advantage.estimator": method.estimator,
         "rollout.batch_size": prompts,
