@@ -111,7 +111,8 @@ def as_json(settings: Mapping[str, Any]) -> dict[str, Any]:
 def difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
     """The first, empty where there is none. `theirs`: as JSON has them; flags that came later had their defaults."""
     known = as_json(asdict(AdaConfig()))
-    theirs, ours = ({name: known.get(name) for name in ours} | theirs), as_json(ours)
+    theirs = {name: known.get(name) for name in ours} | dict(theirs)
+    ours = as_json(ours)
     names = (name for name in theirs if theirs[name] != ours.get(name))
     return next((f"{name}: {theirs[name]} there, {ours.get(name)} here" for name in names), "")
 
