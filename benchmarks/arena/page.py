@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from benchmarks.arena import agreement, costs, grid_page, real, real_table
 from benchmarks.arena.campaign import PROMPTS, RATES
 from benchmarks.arena.folders import Results, difference, read_settings
@@ -15,7 +17,7 @@ from benchmarks.arena.grid_kept import kept as kept_grid
 from benchmarks.arena.markdown import markdown
 from benchmarks.arena.methods import METHODS
 from benchmarks.arena.packed import PACKED, changes, unpack
-from benchmarks.arena.statistics import Interval
+from benchmarks.arena.statistics import Interval, kendall_tau
 from benchmarks.arena.tables import REFERENCE, TARGET_SHARE, Finals, over_tasks
 from benchmarks.arena.tasks import WHOLE
 from benchmarks.arena.weights import tables
@@ -38,6 +40,9 @@ ON_REAL_STACK = ("real", "real-totals-10", "real-totals-4")
 """Folders of PACKED, as far as they are there."""
 
 OURS = ("raft-n1-e2", "first-success-8", "spo-n2")
+
+LEAST_ORDERED = 3
+"""Methods, for an order to be compared."""
 
 INTERVAL = " ({0.low:.2f} to {0.high:.2f})"
 
@@ -261,8 +266,26 @@ def language_model(results: Results[real.Cell], conditions: real.Conditions) -> 
         f"`{kind.reference}`, with 95 % intervals (Student's t over seeds), in points and as ratios.{partial}",
         markdown(head, gains),
         "Means of a run:",
-        _means_of_working(rows, kind) if kind.has_working else _means_of_runs(rows, kind),
+        *(
+            (_means_of_working(rows, kind), *_order(results, rows, conditions))
+            if kind.like
+            else [_means_of_runs(rows, kind)]
+        ),
     ]
+
+
+def _order(results: Results[real.Cell], rows: Sequence[real_table.Row], conditions: real.Conditions) -> list[str]:
+    """Beside that of the small model, of the methods that were run on both; nothing with fewer than three."""
+    like = conditions.kind.like
+    small = grid_page.Compared(kept_grid()[1], like, grid_page.SUMMED)
+    names = [row.method for row in rows if row.method in small.methods and row.seeds == rows[0].seeds]
+    if len(names) < LEAST_ORDERED:
+        return []
+    runs = {row.method: real_table.rates_of(results, row.method)[row.rate] for row in rows}
+    ours = np.array([[real_table.at_budget(r, "accuracy", conditions) for r in runs[name].values()] for name in names])
+    theirs = np.array([small.measure(name, "right") for name in names])
+    tau = kendall_tau(ours, theirs).text(".2f")
+    return [f"Kendall's tau with the small model's order of these {len(names)} methods on `{like}`: {tau}."]
 
 
 def _means_of_runs(rows: Sequence[real_table.Row], kind: real.Kind) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.arena import published
 from benchmarks.arena.folders import Result
-from benchmarks.arena.methods import GRID_EPOCHS, METHODS, Method
+from benchmarks.arena.methods import METHODS, Method
 from benchmarks.arena.running_totals import CLASSES, working_right
 from openrlhf_ada.config import presets
 from openrlhf_ada.core.advantages import is_spread
@@ -49,7 +49,11 @@ METHODS_DEFAULT = (
 
 OF_TOTALS = ("n8", "n1", "lambda-1", "right-1", "balance")
 
-METHODS_OF_TOTALS = tuple(f"{name}/{epochs}" for epochs in GRID_EPOCHS for name in OF_TOTALS)
+MAIN_OF_TOTALS = ("n8/1", "lambda-1-wrong-once/2", "n8-wrong-once/2", "right-1/2", "n1/1", "balance/1")
+
+METHODS_OF_TOTALS = tuple(
+    dict.fromkeys([*MAIN_OF_TOTALS, *(f"{name}/{epochs}" for epochs in (2, 1) for name in OF_TOTALS)])
+)
 """Each in four updates of an epoch."""
 
 RATES_OF_TOTALS = (2e-5, 6e-6, 6e-5)
@@ -61,8 +65,9 @@ class Kind:
     """What is trained, on which prompts. `shown`: in a sentence. `counted`: what a budget is of, "rollouts", "tokens"
     or "seconds"; `per_rollout`: of it, roughly. `prompts`: training prompts of a seed. `answers`: to each held-out
     prompt in an evaluation. `measurements`: evaluations within the budget, beside the one at the start. `reference`:
-    with which all methods are compared. `has_working`: see running_totals.py. `is_published`: methods are values of
-    --ada_method, with the sizes that were published for them; see published.py."""
+    with which all methods are compared. `like`: the small model's task that it should order methods like, and with a
+    working (running_totals.py); or empty. `is_published`: methods are values of --ada_method, with the sizes that were
+    published for them; see published.py."""
 
     shown: str
     prompts: int
@@ -74,7 +79,7 @@ class Kind:
     counted: str = "rollouts"
     per_rollout: int = 1
     measurements: int = 8
-    has_working: bool = False
+    like: str = ""
     is_published: bool = False
 
 
@@ -90,8 +95,9 @@ def _totals(classes: int) -> Kind:
         reference="n8/1",
         counted="tokens",
         per_rollout=34,
-        measurements=4,
-        has_working=True,
+        # An evaluation has as many tokens as a quarter of a run.
+        measurements=2,
+        like="ways-luck10" if classes == 10 else "ways",
     )
 
 
@@ -170,9 +176,9 @@ class Cell:
 
 
 def plan(conditions: Conditions, methods: Sequence[str], seeds: int) -> list[Cell]:
-    """A seed with all methods, then the next: partial results are of whole seeds as far as possible."""
+    """A rate with all seeds, then the next, each seed with all methods: so partial results compare most."""
     names = list(dict.fromkeys([conditions.kind.reference, *methods]))
-    return [Cell(method, rate, seed) for seed in range(seeds) for rate in conditions.rates for method in names]
+    return [Cell(method, rate, seed) for rate in conditions.rates for seed in range(seeds) for method in names]
 
 
 # -- command lines ----------------------------------------------------------------------------------------------------
@@ -217,7 +223,8 @@ def run_flags(name: str, conditions: Conditions) -> Flags:
     method, prompts = METHODS[name], prompts_per_step(name)
     trained = prompts * method.n
     update = trained // method.updates
-    return method_flags(method) | {
+    clip = {} if method.clip is None else {"actor.eps_clip_low_high": method.clip}
+    return (method_flags(method) | clip) | {
         "ada_eval_ends": True,
         "algo.advantage.estimator": method.estimator,
         "rollout.batch_size": prompts,
@@ -276,8 +283,8 @@ def result_of(run: Run, kind: Kind) -> Result:
     """Costs of every step up to the last evaluation, and the evaluations. Seconds are of this machine."""
     last = run.evaluations[-1]["step"]
     steps = [row for row in run.steps if row["step"] <= last]
-    by_step = _BY_STEP | (_BY_STEP_WITH_WORKING if kind.has_working else {})
-    measures = _MEASURES | (_measures_with_working(kind.answers) if kind.has_working else {})
+    by_step = _BY_STEP | (_BY_STEP_WITH_WORKING if kind.like else {})
+    measures = _MEASURES | (_measures_with_working(kind.answers) if kind.like else {})
     if kind.is_published:
         measures |= _pass_and_length(kind.answers)
     return {

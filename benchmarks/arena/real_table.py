@@ -83,7 +83,7 @@ def best_runs(results: Results[Cell], method: str, conditions: Conditions) -> tu
 
     def good(item: tuple[float, BySeed]) -> tuple[int, float]:
         runs = item[1].values()
-        return len(runs), float(np.mean([_at_budget(run, "accuracy", conditions) for run in runs]))
+        return len(runs), float(np.mean([at_budget(run, "accuracy", conditions) for run in runs]))
 
     return max(rates_of(results, method).items(), key=good, default=(math.nan, {}))
 
@@ -93,7 +93,7 @@ def target_of(results: Results[Cell], conditions: Conditions) -> float | None:
     _, runs = best_runs(results, conditions.kind.reference, conditions)
     if not runs:
         return None
-    ends = [(run["evaluations"]["accuracy"][0], _at_budget(run, "accuracy", conditions)) for run in runs.values()]
+    ends = [(run["evaluations"]["accuracy"][0], at_budget(run, "accuracy", conditions)) for run in runs.values()]
     first, last = np.mean(ends, axis=0).tolist()
     return first + TARGET_SHARE * (last - first)
 
@@ -144,7 +144,7 @@ def _row(
 def _measures(runs: BySeed, conditions: Conditions) -> dict[str, float]:
     if conditions.kind.is_published:
         return {name: _mean(runs, name, conditions) for name in ("pass", "length")}
-    if not conditions.kind.has_working:
+    if not conditions.kind.like:
         return {}
     said = [run["by_step"]["surprisal"] for run in runs.values()]
     late = [value for of_run in said for value in of_run[-max(1, len(of_run) // 4) :] if value is not None]
@@ -160,10 +160,10 @@ def curve(result: Result, cost: str, measure: str = "accuracy") -> tuple[list[fl
 
 
 def _mean(runs: BySeed, measure: str, conditions: Conditions) -> float:
-    return float(np.mean([_at_budget(run, measure, conditions) for run in runs.values()]))
+    return float(np.mean([at_budget(run, measure, conditions) for run in runs.values()]))
 
 
-def _at_budget(run: Result, measure: str, conditions: Conditions) -> float:
+def at_budget(run: Result, measure: str, conditions: Conditions) -> float:
     """Between two evaluations by a line."""
     return float(np.interp(conditions.budget, *curve(run, conditions.kind.counted, measure)))
 
