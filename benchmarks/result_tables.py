@@ -183,10 +183,15 @@ def engine_host() -> tuple[list[str], Rows]:
 def gpu_paths() -> tuple[list[str], Rows]:
     """One home for this list: openrlhf_ada/platforms/gpu_paths.toml."""
     body = (
-        [path.name, f"`{path.flags}`" if path.flags else "", str(path.gpus) if path.test else "no test", path.state]
+        [
+            path.name,
+            f"`{path.flags}`" if path.flags else "",
+            str(path.gpus) if path.test else "",
+            "; ".join(path.passed),
+        ]
         for path in read_gpu_paths()
     )
-    return ["Path", "Flags", "GPUs", "State"], body
+    return ["Path", "Flags", "GPUs", "Passed on"], body
 
 
 def weight_sync() -> tuple[list[str], Rows]:

@@ -235,7 +235,7 @@ def _of_real(name: str) -> tuple[Results[real.Cell], real.Conditions]:
 def _models() -> list[str]:
     """Runs with published settings, each from a folder of its own."""
     folders = sorted(file.parent for file in (PACKED / "models").glob("*/settings.json"))
-    none = "No one has run it yet. [How to](../../docs/arena.md#a-model-of-15b), and where to send what comes out."
+    none = "No one has run it yet ([how to](../../docs/arena.md#a-model-of-15b))."
     shown = [part for folder in folders for part in language_model(*_of_real(f"models/{folder.name}"))]
     return ["## Published settings on a model of 1.5B", *(shown or [none])]
 

@@ -97,8 +97,8 @@ def build_parser() -> argparse.ArgumentParser:
         "--machine",
         default="1.5b",
         metavar="{1.5b,7b,FILE}",
-        help="whose seconds: 1.5b (Qwen2.5-Math-1.5B on 8 H100, default), 7b (Qwen2.5-Math-7B on 8 A100), or those "
-        "that tests/gpu/first_run.sh has measured; of a run, its own",
+        help="whose seconds: 1.5b (Qwen2.5-Math-1.5B on 8 H100, default), 7b (Qwen2.5-Math-7B on 8 A100), a file of "
+        "tests/gpu/first_run.sh; of a run, its own",
     )
     add(
         "--engine", type=Path, metavar="FILE", help="an engine that --calibrate has measured, instead of the machine's"

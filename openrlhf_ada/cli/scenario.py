@@ -123,7 +123,7 @@ def read_engine(file: Path) -> EngineModel:
 
 
 def read_machine(file: Path) -> tuple[EngineModel, int, StepModel]:
-    """(engine, how many, seconds of training) as tests/gpu/first_run.sh measures them. Raises ValueError or OSError."""
+    """(engine, how many, training) as tests/gpu/first_run.sh measures them. Raises ValueError or OSError."""
     return _read(file, "a machine as tests/gpu/first_run.sh measures it", _machine)
 
 

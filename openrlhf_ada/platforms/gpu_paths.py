@@ -9,7 +9,7 @@ from importlib import resources
 
 @dataclass(frozen=True, slots=True)
 class GpuPath:
-    """`gpus`: how many `test` needs, of a file in tests/gpu; "" where there is none. `passed`: on which GPUs, and when."""
+    """`gpus`: how many `test` needs, of a file in tests/gpu; "" for none. `passed`: on which GPUs, and when."""
 
     name: str
     flags: str = ""
