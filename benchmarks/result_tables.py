@@ -19,6 +19,7 @@ from model_shapes import MODELS  # noqa: E402
 
 from benchmarks.weight_memory import update_memory  # noqa: E402
 from benchmarks.weight_nodes import GPUS, WAYS, Layout, update_s  # noqa: E402
+from openrlhf_ada.platforms.gpu_paths import read_gpu_paths  # noqa: E402
 from openrlhf_ada.weights.manifest import Manifest  # noqa: E402
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -223,6 +224,20 @@ def _over_nodes(name: str, way: str, count: int, workers: int) -> float:
     return update_s(MODELS[name].manifest(), way, Layout(count, workers if count > 1 else min(workers, GPUS // 2)))
 
 
+def gpu_paths() -> tuple[list[str], Rows]:
+    """One home for this list: openrlhf_ada/platforms/gpu_paths.toml."""
+    body = (
+        [
+            path.name,
+            f"`{path.flags}`" if path.flags else "",
+            str(path.gpus) if path.test else "",
+            "; ".join(path.passed),
+        ]
+        for path in read_gpu_paths()
+    )
+    return ["Path", "Flags", "GPUs", "Passed on"], body
+
+
 def weight_sync() -> tuple[list[str], Rows]:
     rows = {
         "host": "OpenRLHF's: one call per parameter",
@@ -251,6 +266,7 @@ TABLES: dict[tuple[str, str], Callable[[], tuple[list[str], Rows]]] = {
     ("gpu.md", "what an update takes"): moments,
     ("gpu.md", "an update over nodes"): nodes,
     ("gpu.md", "an engine's process"): engine_host,
+    ("gpu.md", "paths"): gpu_paths,
     ("weights.md", "seconds of an update"): weight_sync,
 }
 """By page and name."""
