@@ -93,18 +93,19 @@ class GraderPool:
         # Nobody closes a reward function's pool: it ends with its last reference or with this process.
         self._finalizer = weakref.finalize(self, _kill_all, self._workers)
 
-    def grade(self, response: str, label: Any) -> TimedGrade:
+    def grade(self, response: str, label: Any, prompt: str = "") -> TimedGrade:
         """Wait for an idle process, then for its grade, which takes the time limit at most. `label` must be JSON-able.
 
         Raises GraderError where the grader cannot be loaded, or the pool is closed; TypeError for another label.
         """
         start = time.perf_counter()
-        grade = self._ask(self._idle, response, label, AT_ONCE) or self._ask(self._aside, response, label, ASIDE)
+        asked = response, label, prompt
+        grade = self._ask(self._idle, asked, AT_ONCE) or self._ask(self._aside, asked, ASIDE)
         return grade or TimedGrade(0.0, TOO_COSTLY, time.perf_counter() - start)
 
-    def _ask(self, idle: _Idle, response: str, label: Any, share: float) -> TimedGrade | None:
+    def _ask(self, idle: _Idle, asked: tuple[str, Any, str], share: float) -> TimedGrade | None:
         """None where the answer is too costly for this share of the limit."""
-        message = json.dumps([response, label, share * self.limits.seconds]).encode()
+        message = json.dumps([share * self.limits.seconds, *asked]).encode()
         worker = idle.get()
         try:
             if self._closed:
