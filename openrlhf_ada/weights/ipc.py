@@ -92,11 +92,11 @@ class IpcGroup(Group):
     def _note_end(self) -> None:
         self._mail.add(f"ended/{self._rank}", 1)
 
-    def _silent(self) -> list[str]:
+    def silent(self) -> list[str]:
         """Without those whose part had ended before the update was given up."""
         ended = [self._store.add(f"ended/{rank}", 0) for rank in self._ranks]
         missing = {name for name, count in zip(self._names, ended, strict=True) if count < self._num_updates}
-        return [name for name in super()._silent() if name in missing]
+        return [name for name in super().silent() if name in missing]
 
     def _copied(self, lengths: list[int], handle: list[Any], importer: Any) -> list[torch.Tensor]:
         """The buckets in a chunk, when they are copied: the sender writes over the buffer."""

@@ -186,12 +186,13 @@ class Group:
                 self._store.set(f"alive/{self._rank}", "")
             return
         deadline = time.monotonic() + 4 * POLL_S
-        while (silent := self._silent()) and time.monotonic() < deadline:
+        while (silent := self.silent()) and time.monotonic() < deadline:
             time.sleep(POLL_S / 10)
         if silent:
             self._reason = f"{self._reason}; no answer from {', '.join(silent)}"
 
-    def _silent(self) -> list[str]:
+    def silent(self) -> list[str]:
+        """Rank 0, when a transfer is given up: the members that have not said that they know."""
         return [name for rank, name in enumerate(self._names) if rank and not self._store.check([f"alive/{rank}"])]
 
     def _published_reason(self) -> str | None:
