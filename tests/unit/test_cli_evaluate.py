@@ -143,6 +143,15 @@ class Tokenizer:
 MESSAGES = [{"role": "user", "content": "1+1="}]
 
 
+def test_only_a_template_reads_its_arguments() -> None:
+    given = ("--chat_template_args", '{"enable_thinking": false}')
+    for more in ((), ("--base_url", "http://localhost:1/v1")):
+        evaluate.check_flags(parsed(*given, *more))
+        with pytest.raises(ConfigError) as error:
+            evaluate.check_flags(parsed(*given, "--no_chat", *more))
+        assert error.value.flag == "--chat_template_args"
+
+
 @pytest.mark.parametrize("chat", [True, False])
 @pytest.mark.parametrize("question", ["1+1=", json.dumps(MESSAGES), MESSAGES])
 def test_a_training_and_eval_make_the_same_prompt(
@@ -221,7 +230,7 @@ def test_length_limit_comes_from_the_model() -> None:
 def test_sampling_follows_flags_and_uses_all_slots() -> None:
     args = parsed("--n", "16", "--temperature", "0.6", "--top_p", "0.95", "--max_new_tokens", "100", "--engines", "3")
     sampling = sampling_of(args)
-    assert sampling == Sampling(16, 0.6, 0.95, -1, 100, 1124, 0)
+    assert sampling == Sampling(16, 0.6, 0.95, -1, 100, 1124, 0, None, None)
     host = host_namespace("m", "math", args, sampling)
     assert required_slots(host).by_role == {"vLLM engine": 3}
     assert host.reward.remote_url == ["math"]
