@@ -80,8 +80,8 @@ def test_table_goes_on_at_its_last_slope() -> None:
 
 @pytest.mark.slow
 def test_hardware_is_what_published_step_times_imply() -> None:
-    """To what the corrected workload and even engines changed of them (docs/arena.md, Seconds): the settings were tuned
-    by these, and the fit turns 1 % of sampling into 7 % of a token."""
+    """To what the corrected workload and even engines changed of them (docs/arena.md, Seconds): the settings were
+    tuned by these."""
     sampling = seconds.published_sampling()
     for name, published in seconds.PUBLISHED.items():
         found, used = seconds.fitted(published, sampling), STEP_MODELS[name]
