@@ -79,7 +79,7 @@ def _step_rows() -> Iterator[list[str]]:
 
 def filled() -> tuple[list[str], Rows]:
     """Of engines with 1,024 slots, pass rates Beta(1.5, 1.5)."""
-    up_to = (0, 64, 128, 256, 512, 1024)
+    up_to = (0, 128, 256, 1024)
     return ["filled up to", *(f"{slots:,}" for slots in up_to)], _filled_rows(up_to)
 
 
@@ -96,31 +96,28 @@ def _filled_rows(up_to: tuple[int, ...]) -> Iterator[list[str]]:
         yield [f"{prompts:,} prompts", *(cells[1024, slots] for slots in up_to)]
 
 
+def even_loads() -> tuple[list[str], Rows]:
+    head = ["Prompts x tokens", "step: before", "now", "bound", "tail: before", "now", "bound"]
+    result = saved("balance")
+    names = ("before", str(result["figures"]["chosen"]), "bound")
+    return head, (
+        [f"{row['prompts']:,} x {row['tokens']}", *(f"{row[n][part]:.1f}" for part in ("step", "tail") for n in names)]
+        for row in result["steps"]
+        if row["prompts"] > 128
+    )
+
+
 def driver() -> tuple[list[str], Rows]:
     rows = {
         "lognormal": ["730 tokens on average", "64"],
-        "128": ["128 tokens", "64"],
         "4096": ["4,096 tokens", "64"],
-        "lognormal, messages of 128": ["730 tokens on average", "128"],
         "lognormal, messages of 16": ["730 tokens on average", "16"],
-        "4096, messages of 16": ["4,096 tokens", "16"],
     }
     results = saved("driver")["results"]
-    assert rows.keys() == results.keys()
     columns = ("us_python", "us_not_kept", "us_process")
     head = ["Answers of", "in a message", "Python's thread", "of these, before it is known what is trained"]
     body = ([*cells, *(f"{results[name][column]:.0f}" for column in columns)] for name, cells in rows.items())
     return [*head, "with Ray's threads"], body
-
-
-def _overlap(part: str, names: dict[str, str]) -> tuple[list[str], Rows]:
-    columns = [saved("overlap")[part][size][method] for size in ("1.5B", "7B") for method in ("grpo-4", "balance")]
-    seconds = {
-        name: [column[name][0] if isinstance(column[name], list) else column[name] for column in columns]
-        for name in names
-    }
-    head = ["", "1.5B: GRPO n = 4", "`balance`", "7B: GRPO n = 4", "`balance`"]
-    return head, ([text, *(f"{value:.0f}" for value in seconds[name])] for name, text in names.items())
 
 
 def shared_gpus() -> tuple[list[str], Rows]:
@@ -129,11 +126,14 @@ def shared_gpus() -> tuple[list[str], Rows]:
         "apart": "separate, one after the other",
         "apart, asynchronous": "separate, asynchronous (off-policy)",
     }
-    return _overlap("seconds_of_a_step", names)
-
-
-def parts_of_a_step() -> tuple[list[str], Rows]:
-    return _overlap("parts_on_shared_gpus", {name: name for name in ("sampling", "training", "the rest")})
+    of_steps = saved("overlap")["seconds_of_a_step"]
+    columns = [of_steps[size][method] for size in ("1.5B", "7B") for method in ("grpo-4", "balance")]
+    seconds = {
+        name: [column[name][0] if isinstance(column[name], list) else column[name] for column in columns]
+        for name in names
+    }
+    head = ["", "1.5B: GRPO n = 4", "`balance`", "7B: GRPO n = 4", "`balance`"]
+    return head, ([text, *(f"{value:.0f}" for value in seconds[name])] for name, text in names.items())
 
 
 # -- cpu.md, gpu.md, weights.md ---------------------------------------------------------------------------------------
@@ -256,9 +256,9 @@ def weight_sync() -> tuple[list[str], Rows]:
 TABLES: dict[tuple[str, str], Callable[[], tuple[list[str], Rows]]] = {
     ("scheduling.md", "a step of balance"): step_of_balance,
     ("scheduling.md", "how far to fill"): filled,
+    ("scheduling.md", "even loads"): even_loads,
     ("scheduling.md", "the driver"): driver,
     ("scheduling.md", "shared or separate"): shared_gpus,
-    ("scheduling.md", "parts of a step"): parts_of_a_step,
     ("cpu.md", "choices"): cpu_choices,
     ("cpu.md", "precision"): cpu_precision,
     ("cpu.md", "engine"): cpu_engine,
