@@ -236,6 +236,9 @@ class AdaConfig:
     cluster_wait: float = flag(0.0, "SECONDS", "[0, inf)")
     """Wait up to so many seconds for Ray nodes that are still joining, until the cluster has the slots that the flags
     ask for."""
+    engine_args: str | None = flag(None, "FILE|JSON")
+    """Options of vLLM's engine that no other flag sets, by their names in vLLM: a YAML or JSON file, or JSON itself,
+    such as '{{"max_num_seqs": 256}}'. vLLM's own parser checks them before anything starts; see docs/gpu.md."""
     verify_sync: str = flag("first", choices=("off", "first", "always"))
     """When to compare checksums of the weights that the policy sends and the engines receive. off: never. first: in
     the first update, and after engines were started. always: in every update. A difference ends the run, and so does a
@@ -319,6 +322,7 @@ SECTIONS = {
     "candidates": ("Both modes", "What is sampled at most, what is kept, and with which weights."),
     "loss": ("The policy's loss", "In every mode."),
     "scheduler": ("Scheduling and failures", "All schedulers give the same pools."),
+    "engine_args": ("Engines", "In every mode."),
     "verify_sync": ("Weights", "From the policy to the engines."),
     "reward_timeout": ("Rewards", "For the named rewards and those made with pooled, in every mode."),
     "silence": ("Processes that do nothing", "In every mode."),

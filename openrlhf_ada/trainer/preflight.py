@@ -18,6 +18,7 @@ from openrlhf_ada.config.settings import Settings, make_policy
 from openrlhf_ada.data.files import check_names
 from openrlhf_ada.data.prepared import check_counts
 from openrlhf_ada.eval.held_out import best_metric_names
+from openrlhf_ada.host.engine_options import FLAG, engine_arguments, options_of
 from openrlhf_ada.host.model_code import check_model_code, has_experts, read_config
 from openrlhf_ada.reporting.run_log import METRICS_FILE
 from openrlhf_ada.reporting.wandb_run import check_key
@@ -40,7 +41,8 @@ def check_flags(args: SimpleNamespace) -> None:
 def check_without_files(args: SimpleNamespace) -> None:
     """What can be said of the flags where the files that they name may be on another machine; raises ConfigError."""
     check_against_host(args.ada, args)
-    raise_first(chain(_required(args), _rewards(args), _others(args)))
+    raise_first(chain(_required(args), _rewards(args), _others(args), _quantized(args)))
+    engine_arguments(args.ada.engine_args)
 
 
 def _required(args: SimpleNamespace) -> Iterator[Problem]:
@@ -121,6 +123,13 @@ def _others(args: SimpleNamespace) -> Iterator[Problem]:
     if args.ada.dead_after <= args.ada.silence:
         rule = f"a run that waits must say so before it ends, and --ada_silence is {args.ada.silence:g}"
         yield "--ada_dead_after", args.ada.dead_after, rule, "Make it longer than that"
+
+
+def _quantized(args: SimpleNamespace) -> Iterator[Problem]:
+    for name in options_of(args.ada.engine_args).keys() & {"quantization", "quantization_config"}:
+        if goes_over_ipc(args):
+            rule = "on shared GPUs OpenRLHF writes over weights that vLLM has quantised"
+            yield FLAG, name, rule, "Leave it out, or leave --train.colocate_all out"
 
 
 def check_paths(args: SimpleNamespace) -> None:

@@ -186,6 +186,9 @@ def test_values_that_fail_late_are_refused_in_every_mode(refusal: Refusal, mode:
         ({"--ds.packing_samples": ""}, "--ds.packing_samples"),
         ({"--vllm.sync_backend": "nccl"}, "--vllm.sync_backend"),
         ({"--vllm.tensor_parallel_size": "2"}, None),
+        ({"--ada_engine_args": '{"spec_method": "ngram"}'}, "--ada_engine_args"),
+        ({"--ada_engine_args": '{"enable_chunked_prefill": true}'}, "--ada_engine_args"),
+        ({"--ada_engine_args": '{"max_num_seqs": 8}'}, None),
         ({}, None),
     ],
 )
