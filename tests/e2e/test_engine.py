@@ -76,7 +76,7 @@ async def ends_in(call, limit_s):
         return repr(error)
     return True
 
-async def start(engine_args):
+async def start_engine(engine_args):
     engine = AdaRolloutActor.__new__(AdaRolloutActor)
     engine.engine_args = engine_args
     await engine.__init__(
@@ -87,7 +87,7 @@ async def start(engine_args):
     return engine
 
 def off_the_policy(responses):
-    """Largest difference of log-probabilities from those of the model itself."""
+    # The largest difference of log-probabilities from those of the model itself.
     policy, gaps = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32), []
     for found in responses:
         ids, ((begin, end),) = found["observation_tokens"], found["action_ranges"]
@@ -97,7 +97,7 @@ def off_the_policy(responses):
     return max(gaps)
 
 async def with_drafts():
-    engine, out = await start('{"speculative_config": {"method": "ngram", "num_speculative_tokens": 3, '
+    engine, out = await start_engine('{"speculative_config": {"method": "ngram", "num_speculative_tokens": 3, '
         '"prompt_lookup_min": 2, "prompt_lookup_max": 3}}'), {}
     chosen = setup(30)
     chosen.params.min_tokens, chosen.params.ignore_eos, chosen.params.logprobs = 0, True, 1
@@ -136,7 +136,7 @@ async def with_drafts():
 
 async def main():
     drafted, drafts = await with_drafts()
-    engine = await start('{"max_num_seqs": 96}')
+    engine = await start_engine('{"max_num_seqs": 96}')
     out = {"capacity": await engine.capacity(), "drafts": drafts}
     chosen = setup(30)
     chosen.params.min_tokens, chosen.params.ignore_eos, chosen.params.logprobs = 0, True, 1
@@ -263,8 +263,8 @@ def test_sample_depends_on_its_seed_alone(seen: dict[str, Any]) -> None:
 
 
 def test_drafted_tokens_are_the_policys(seen: dict[str, Any]) -> None:
-    """n-gram speculative decoding: a seed gives the same answer beside any others and after a pause, other than without
-    drafts, with the policy's log-probabilities."""
+    """n-gram speculative decoding: a seed gives the same answer beside any others and after a pause, though another one
+    than without drafts, and log-probabilities are the policy's."""
     drafts = seen["drafts"]
     assert drafts["beside_others"] and drafts["paused"]
     assert drafts["same_draws"] < 16, "drafts are checked with random numbers of their own"
