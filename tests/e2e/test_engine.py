@@ -263,7 +263,7 @@ def test_sample_depends_on_its_seed_alone(seen: dict[str, Any]) -> None:
 
 
 def test_drafted_tokens_are_the_policys(seen: dict[str, Any]) -> None:
-    """n-gram speculative decoding: a seed gives the same answer beside any others and after a pause, though another one
+    """n-gram speculative decoding: a seed gives the same answer beside any others and after a pause, and another one
     than without drafts, and log-probabilities are the policy's."""
     drafts = seen["drafts"]
     assert drafts["beside_others"] and drafts["paused"]
