@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from openrlhf_ada.platforms.gpu_paths import read_gpu_paths
+
 DOCS = Path(__file__).parents[1] / "docs"
 
 Rows = Iterable[Iterable[str]]
@@ -178,6 +180,20 @@ def engine_host() -> tuple[list[str], Rows]:
     )
 
 
+def gpu_paths() -> tuple[list[str], Rows]:
+    """One home for this list: openrlhf_ada/platforms/gpu_paths.toml."""
+    body = (
+        [
+            path.name,
+            f"`{path.flags}`" if path.flags else "",
+            str(path.gpus) if path.test else "",
+            "; ".join(path.passed),
+        ]
+        for path in read_gpu_paths()
+    )
+    return ["Path", "Flags", "GPUs", "Passed on"], body
+
+
 def weight_sync() -> tuple[list[str], Rows]:
     rows = {
         "host": "OpenRLHF's: one call per parameter",
@@ -204,6 +220,7 @@ TABLES: dict[tuple[str, str], Callable[[], tuple[list[str], Rows]]] = {
     ("cpu.md", "engine"): cpu_engine,
     ("cpu.md", "memory"): soak,
     ("gpu.md", "an engine's process"): engine_host,
+    ("gpu.md", "paths"): gpu_paths,
     ("weights.md", "seconds of an update"): weight_sync,
 }
 """By page and name."""

@@ -11,8 +11,7 @@ import numpy as np
 
 from benchmarks.arena.costs import mean_accuracy
 from benchmarks.arena.folders import Result, Results
-from benchmarks.arena.methods import METHODS
-from benchmarks.arena.real import Cell, Conditions, prompts_per_step
+from benchmarks.arena.real import Cell, Conditions, sizes
 from benchmarks.arena.statistics import Interval, cost_to, mean_interval
 from benchmarks.arena.tables import TARGET_SHARE
 
@@ -45,6 +44,7 @@ class Row:
     rates: int
     seeds: int
     prompts: int
+    updates: int
     start: float
     final: float
     half_width: float
@@ -83,7 +83,7 @@ def best_runs(results: Results[Cell], method: str, conditions: Conditions) -> tu
 
     def good(item: tuple[float, BySeed]) -> tuple[int, float]:
         runs = item[1].values()
-        return len(runs), float(np.mean([_at_budget(run, "accuracy", conditions) for run in runs]))
+        return len(runs), float(np.mean([at_budget(run, "accuracy", conditions) for run in runs]))
 
     return max(rates_of(results, method).items(), key=good, default=(math.nan, {}))
 
@@ -93,7 +93,7 @@ def target_of(results: Results[Cell], conditions: Conditions) -> float | None:
     _, runs = best_runs(results, conditions.kind.reference, conditions)
     if not runs:
         return None
-    ends = [(run["evaluations"]["accuracy"][0], _at_budget(run, "accuracy", conditions)) for run in runs.values()]
+    ends = [(run["evaluations"]["accuracy"][0], at_budget(run, "accuracy", conditions)) for run in runs.values()]
     first, last = np.mean(ends, axis=0).tolist()
     return first + TARGET_SHARE * (last - first)
 
@@ -121,13 +121,15 @@ def _row(
     widths = [run["evaluations"]["half_width"][-1] for run in runs.values()]
     spent = {of: float(np.mean([sum(run["by_step"][of]) for run in runs.values()])) for of in SPENT}
     # A run's record has once what is trained in every epoch.
-    spent["trained_tokens"] *= METHODS[name].epochs
+    prompts, epochs, updates = sizes(name, conditions)
+    spent["trained_tokens"] *= epochs
     return Row(
         method=name,
         rate=rate,
         rates=rates,
         seeds=len(runs),
-        prompts=prompts_per_step(name),
+        prompts=prompts,
+        updates=updates,
         start=float(np.mean([run["evaluations"]["accuracy"][0] for run in runs.values()])),
         final=_mean(runs, "accuracy", conditions),
         half_width=math.sqrt(sum(width**2 for width in widths)) / len(widths),
@@ -135,11 +137,15 @@ def _row(
         cost=cost,
         missed=missed,
         spent=spent,
-        measures=_measures(runs, conditions) if conditions.kind.has_working else {},
+        measures=_measures(runs, conditions),
     )
 
 
 def _measures(runs: BySeed, conditions: Conditions) -> dict[str, float]:
+    if conditions.kind.is_published:
+        return {name: _mean(runs, name, conditions) for name in ("pass", "length")}
+    if not conditions.kind.like:
+        return {}
     said = [run["by_step"]["surprisal"] for run in runs.values()]
     late = [value for of_run in said for value in of_run[-max(1, len(of_run) // 4) :] if value is not None]
     return {name: _mean(runs, name, conditions) for name in MEASURES} | {
@@ -154,10 +160,10 @@ def curve(result: Result, cost: str, measure: str = "accuracy") -> tuple[list[fl
 
 
 def _mean(runs: BySeed, measure: str, conditions: Conditions) -> float:
-    return float(np.mean([_at_budget(run, measure, conditions) for run in runs.values()]))
+    return float(np.mean([at_budget(run, measure, conditions) for run in runs.values()]))
 
 
-def _at_budget(run: Result, measure: str, conditions: Conditions) -> float:
+def at_budget(run: Result, measure: str, conditions: Conditions) -> float:
     """Between two evaluations by a line."""
     return float(np.interp(conditions.budget, *curve(run, conditions.kind.counted, measure)))
 

@@ -78,6 +78,28 @@ def ratio(ours: Floats, theirs: Floats) -> Interval:
     return Interval(float(ours.mean() / theirs.mean()), float(low), float(high))
 
 
+def kendall_tau(ours: Floats, theirs: Floats) -> Interval:
+    """Do two sides order methods alike? Shapes (methods, seeds) and (methods, other seeds), of what each measured.
+
+    1: the same order, -1: the opposite, ties count 0. With the interval of a bootstrap over seeds of both sides.
+    """
+    rng = np.random.default_rng(0)
+    drawn: list[float] = []
+    for _ in range(RESAMPLES):
+        picks = (side[:, rng.integers(0, side.shape[1], side.shape[1])].mean(axis=1) for side in (ours, theirs))
+        drawn.append(_tau(*picks))
+    mean = _tau(ours.mean(axis=1), theirs.mean(axis=1))
+    if min(ours.shape[1], theirs.shape[1]) < SEEDS_FOR_INTERVAL:
+        return Interval(mean, None, None)
+    low, high = np.quantile(drawn, [0.025, 0.975]).tolist()
+    return Interval(mean, low, high)
+
+
+def _tau(x: Floats, y: Floats) -> float:
+    first, second = np.triu_indices(len(x), 1)
+    return float(np.mean(np.sign(x[first] - x[second]) * np.sign(y[first] - y[second])))
+
+
 # -- tests ------------------------------------------------------------------------------------------------------------
 
 

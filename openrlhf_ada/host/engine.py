@@ -29,7 +29,7 @@ class _FullBatchEngine:
     def from_engine_args(engine_args: AsyncEngineArgs) -> AsyncLLM:
         # On a CPU a step takes as long as all of its requests do, and answers are the same with fewer at a time.
         context = UsageContext.ENGINE_CONTEXT if current_platform.is_cpu() else UsageContext.LLM_CLASS
-        if context is UsageContext.LLM_CLASS:
+        if not current_platform.is_cpu():
             _capture_all_slots(engine_args)
         return AsyncLLM.from_engine_args(engine_args, usage_context=context)
 

@@ -40,10 +40,9 @@ def options_of(text: str | None, flag: str = FLAG) -> dict[str, Any]:
     options = {name.replace("-", "_"): value for name, value in given.items()}
     drafts = options.get("speculative_config")
     for name, value in [*options.items(), *(drafts.items() if isinstance(drafts, dict) else ())]:
-        if why := reasons("denied").get(name, "") if name in options else "":
+        why = reasons("denied").get(name) if name in options else None
+        if why := why or reasons("denied_values").get(f"{name}={value}"):
             raise ConfigError(flag, name, why, "Leave it out")
-        if why := reasons("denied_values").get(f"{name}={value}"):
-            raise ConfigError(flag, f"{name}: {value}", why, "Leave it out")
     return options
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 SECONDS_VARIABLE = "OPENRLHF_ADA_SCORE_S"
 """Set in grading processes: seconds that one answer may take there."""
@@ -32,11 +31,13 @@ class CodeRules:
 @dataclass(frozen=True, slots=True)
 class Grade:
     """`score`: in [0, 1]. `cause`: why it is not 1, in a few words; the same words for the same kind of cause.
-    `forgeable`: a program could have got this score without being right."""
+    `forgeable`: a program could have got this score without being right. `reward`: what is trained; None: the
+    score."""
 
     score: float
     cause: str = ""
     forgeable: bool = False
+    reward: float | None = None
 
 
 _listeners: list[Callable[[float | None], object]] = []
@@ -77,8 +78,8 @@ def prepare() -> None:
         action()
 
 
-Grader = Callable[[str, Any], Grade]
-"""(response, label) -> Grade. An exception means that the answer has no score, which is not a wrong answer."""
+Grader = Callable[..., Grade]
+"""(response, label, prompt="") -> Grade. An exception means that the answer has no score, which is no wrong answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,3 +90,4 @@ class TimedGrade:
     cause: str
     seconds: float
     forgeable: bool = False
+    reward: float | None = None

@@ -84,12 +84,12 @@ class GraderPool:
         # Nobody closes a reward function's pool: it ends with its last reference or with this process.
         self._finalizer = weakref.finalize(self, _kill_all, self._workers)
 
-    def grade(self, response: str, label: Any) -> TimedGrade:
+    def grade(self, response: str, label: Any, prompt: str = "") -> TimedGrade:
         """Wait for an idle process, then for its grade, which takes the time limit at most. `label` must be JSON-able.
 
         Raises GraderError where the grader cannot be loaded, or the pool is closed; TypeError for another label.
         """
-        message = json.dumps([response, label]).encode()
+        message = json.dumps([response, label, prompt]).encode()
         worker = self._idle.get()
         try:
             if self._closed:

@@ -27,11 +27,12 @@ from typing import IO, Any, NamedTuple
 
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.visible import as_told
+from openrlhf_ada.reward.forms import as_grader
 from openrlhf_ada.reward.grade import TimedGrade
 from openrlhf_ada.reward.mixed import named_label
-from openrlhf_ada.reward.returned import score_of
-from openrlhf_ada.reward.reward_function import MIXED, NAMED, file_and_function, is_url, name_of
-from openrlhf_ada.reward.worker import load_file, valid_score
+from openrlhf_ada.reward.returned import reward_and_score
+from openrlhf_ada.reward.reward_function import MIXED, NAMED, file_and_function, in_openrlhf_form, is_url, name_of
+from openrlhf_ada.reward.worker import load_file
 
 LIMIT_S = 60.0
 """For loading and trying all. A file that loads a large model may take longer; the engine then waits for it."""
@@ -91,7 +92,7 @@ class Verdict:
         if self.name in (*NAMED, MIXED):
             return "Correct the labels (--data.label_key), or name another reward"
         if file_and_function(self.name):
-            return "Return Grade(score) with a score in [0, 1] (openrlhf_ada.reward.grade)"
+            return "Take (response, label) and return a number in [0, 1], or take another form of docs/rewards.md"
         answer = "Answer with JSON" if is_url(self.name) else "For one query, return"
         return f"{answer} {{'rewards': [1.0], 'scores': [1.0], 'extra_logs': {{}}}} (docs/rewards.md)"
 
@@ -195,8 +196,8 @@ def _text(file: IO[bytes]) -> str:
     return file.read().decode(errors="replace")
 
 
-Ask = Callable[[str, str, Any], tuple[float | None, str]]
-"""(prompt, answer, label) -> (the score, "") or (None, why there is none)."""
+Ask = Callable[[str, str, Any], float]
+"""(prompt, answer, label) -> the score; it raises why there is none."""
 
 
 def run_child(name: str, rows: int) -> None:
@@ -218,7 +219,7 @@ def run_child(name: str, rows: int) -> None:
             pass
         for row in json.loads(os.fdopen(rows).read() or "[]"):
             try:
-                score, cause = ask(*row)
+                score, cause = float(ask(*row)), ""
             except BaseException as error:  # noqa: BLE001 - as above
                 score, cause = None, told(error, name)
             say({"score": score, "cause": cause})
@@ -240,8 +241,10 @@ def asked_of(name: str) -> Ask:
     named = file_and_function(name)
     module = load_file(named[0] if named else name)
     if named is None:
-        return lambda prompt, answer, label: score_of(module.reward_func([prompt + answer], [prompt], [label]))
-    return lambda prompt, answer, label: (valid_score(getattr(module, named[1])(answer, label)), "")
+        function = in_openrlhf_form(module.reward_func)
+        return lambda prompt, answer, label: reward_and_score(function([prompt + answer], [prompt], [label]))[1]
+    grade = as_grader(getattr(module, named[1]))
+    return lambda prompt, answer, label: grade(answer, label, prompt).score
 
 
 def asked_at(url: str) -> Ask:
@@ -254,7 +257,7 @@ def asked_at(url: str) -> Ask:
             response.raise_for_status()
             return await response.json()
 
-    return lambda prompt, answer, label: score_of(asyncio.run(post(prompt, answer, label)))
+    return lambda prompt, answer, label: reward_and_score(asyncio.run(post(prompt, answer, label)))[1]
 
 
 if __name__ == "__main__":

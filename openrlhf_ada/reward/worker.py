@@ -1,7 +1,8 @@
 """A process that grades: `python -m openrlhf_ada.reward.worker <descriptor> <grader> <limits as JSON>`.
 
-It reads (response, label) as JSON and answers with a grade as JSON, one at a time, until its parent closes the socket
-or dies. Before the grade it may send {"may_take": seconds}, null when the label has been read. Nothing is pickled.
+It reads (response, label, prompt) as JSON and answers with a grade as JSON, one at a time, until its parent closes the
+socket or dies. Before the grade it may send {"may_take": seconds}, null when the label has been read. Nothing is
+pickled.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from multiprocessing.connection import Connection
 from types import ModuleType
 from typing import Any
 
+from openrlhf_ada.reward.forms import as_grader
 from openrlhf_ada.reward.grade import (
     CODE_RULES_VARIABLE,
     SECONDS_VARIABLE,
-    Grade,
     Grader,
     UnusableLabelError,
     listen,
@@ -48,9 +49,10 @@ def load_file(path: str) -> ModuleType:
 
 
 def load_grader(name: str) -> Grader:
-    """`package.module:function` or `path/to/file.py:function`. Raises ImportError, AttributeError or OSError."""
+    """`package.module:function` or `path/to/file.py:function`, as `forms.as_grader`. Raises ImportError,
+    AttributeError or OSError."""
     place, _, function = name.rpartition(":")
-    return getattr(load_file(place), function) if place.endswith(".py") else pkgutil.resolve_name(name)
+    return as_grader(getattr(load_file(place), function) if place.endswith(".py") else pkgutil.resolve_name(name))
 
 
 def main(arguments: list[str]) -> int:
@@ -100,11 +102,11 @@ def answer(grader: Grader, message: bytes, progress: Progress) -> dict[str, Any]
     """A grade as plain values. An exception of the grader becomes the cause of having no score; but an answer that
     exceeds a limit is wrong where the label was readable."""
     start = time.perf_counter()
-    score, cause, forgeable = None, "", False
+    score, cause, others = None, "", {}
     try:
-        response, label = json.loads(message)
-        grade = grader(response, label)
-        score, cause, forgeable = valid_score(grade), grade.cause[:LONGEST_CAUSE], grade.forgeable
+        grade = grader(*json.loads(message))
+        score, cause = float(grade.score), grade.cause[:LONGEST_CAUSE]
+        others = {"forgeable": grade.forgeable, "reward": grade.reward}
     except UnusableLabelError as error:
         cause = f"unusable label: {error}"
     except (MemoryError, RecursionError) as error:
@@ -112,17 +114,7 @@ def answer(grader: Grader, message: bytes, progress: Progress) -> dict[str, Any]
         cause = "memory limit" if isinstance(error, MemoryError) else "recursion limit"
     except Exception as error:  # noqa: BLE001 - the parent reports it as the cause
         cause = f"{type(error).__name__}: {error}"[:LONGEST_CAUSE]
-    return {"score": score, "cause": cause, "seconds": time.perf_counter() - start, "forgeable": forgeable}
-
-
-def valid_score(grade: Grade) -> float:
-    """Raises TypeError for what is no grade, and ValueError for a score that is no number in [0, 1]."""
-    if not hasattr(grade, "score"):
-        raise TypeError(f"the grader returned a {type(grade).__name__}, expected Grade(score)")
-    score = float(grade.score)
-    if not 0.0 <= score <= 1.0:
-        raise ValueError(f"the grader gave the score {grade.score!r}, which is not in [0, 1]")
-    return score
+    return {"score": score, "cause": cause, "seconds": time.perf_counter() - start, **others}
 
 
 def limit_memory(mib: int) -> None:

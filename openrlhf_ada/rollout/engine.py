@@ -28,7 +28,8 @@ from openrlhf_ada.host.model_code import check_model_code
 from openrlhf_ada.host.vllm_engine import ended_cores, knows_request
 from openrlhf_ada.platforms.nvml import wait_for_room
 from openrlhf_ada.platforms.processes import how_it_ended
-from openrlhf_ada.reward.reward_function import Grading, PooledReward, reward_files
+from openrlhf_ada.reward.returned import as_rewards
+from openrlhf_ada.reward.reward_function import Grading, PooledReward, in_openrlhf_form, reward_files
 from openrlhf_ada.reward.weighted_sum import CombinedReward
 from openrlhf_ada.rollout.conversations import count_sampled_tokens
 from openrlhf_ada.rollout.messages import Answer, Result, result_of
@@ -240,6 +241,8 @@ def _prepare_reward(executor: Any, names: Sequence[str], grading: Grading | None
         function.start()
     elif isinstance(function, CombinedReward):
         function.configure(names, grading or Grading())
+    if function is not None:
+        executor.reward_func = in_openrlhf_form(function)
     replace_rewards(executor, _noting)
 
 
@@ -255,7 +258,7 @@ def _noting(function: Any) -> Any:
 
     async def call_async(*args: Any, **kwargs: Any) -> Any:
         with _noted():
-            return await function(*args, **kwargs)
+            return list(map(as_rewards, await function(*args, **kwargs)))
 
     return call_async if asyncio.iscoroutinefunction(function) else call
 

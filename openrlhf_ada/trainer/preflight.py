@@ -41,7 +41,7 @@ def check_flags(args: SimpleNamespace) -> None:
 def check_without_files(args: SimpleNamespace) -> None:
     """What can be said of the flags where the files that they name may be on another machine; raises ConfigError."""
     check_against_host(args.ada, args)
-    raise_first(chain(_required(args), _rewards(args), _others(args), _quantized(args)))
+    raise_first(chain(_required(args), _rewards(args), _others(args)))
     engine_arguments(args.ada.engine_args)
 
 
@@ -115,6 +115,11 @@ def parse_weights(text: str) -> list[float]:
 
 
 def _others(args: SimpleNamespace) -> Iterator[Problem]:
+    if goes_over_ipc(args) and (
+        quantized := {"quantization", "quantization_config"} & options_of(args.ada.engine_args).keys()
+    ):
+        rule = "on shared GPUs OpenRLHF writes over weights that vLLM has quantised"
+        yield FLAG, ", ".join(sorted(quantized)), rule, "Leave it out, or leave --train.colocate_all out"
     # OpenRLHF would look for a name that no evaluation has, and never keep a best checkpoint.
     key, ours = args.ckpt.best_metric_key, best_metric_names(args.eval.n_samples_per_prompt)
     if key and key not in ("none", *ours) and not key.startswith(("accuracy/", "eval_")):
@@ -123,13 +128,6 @@ def _others(args: SimpleNamespace) -> Iterator[Problem]:
     if args.ada.dead_after <= args.ada.silence:
         rule = f"a run that waits must say so before it ends, and --ada_silence is {args.ada.silence:g}"
         yield "--ada_dead_after", args.ada.dead_after, rule, "Make it longer than that"
-
-
-def _quantized(args: SimpleNamespace) -> Iterator[Problem]:
-    for name in options_of(args.ada.engine_args).keys() & {"quantization", "quantization_config"}:
-        if goes_over_ipc(args):
-            rule = "on shared GPUs OpenRLHF writes over weights that vLLM has quantised"
-            yield FLAG, name, rule, "Leave it out, or leave --train.colocate_all out"
 
 
 def check_paths(args: SimpleNamespace) -> None:

@@ -84,11 +84,11 @@ def results(tmp_path: Path) -> Results[Cell]:
 # -- plan -------------------------------------------------------------------------------------------------------------
 
 
-def test_whole_seeds_come_first_and_the_reference_with_them() -> None:
+def test_whole_rates_come_first_and_the_reference_with_them() -> None:
     assert [cell.name for cell in plan(replace(CONDITIONS, rates=(1e-3, 1e-4)), ["pos", "dapo"], 2)] == [
         f"{method}-rate{rate}-seed{seed}"
-        for seed in (0, 1)
         for rate in ("0.001", "0.0001")
+        for seed in (0, 1)
         for method in (REFERENCE, "pos", "dapo")
     ]
 

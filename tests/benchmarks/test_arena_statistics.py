@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from benchmarks.arena.statistics import SEEDS_FOR_TEST, corrected_p
+from benchmarks.arena.statistics import SEEDS_FOR_TEST, corrected_p, kendall_tau
 
 
 def test_one_method_by_hand() -> None:
@@ -64,3 +64,11 @@ def test_fewest_seeds_can_show_a_difference_among_any_number_of_methods(methods:
     differences = rng.normal(0, 1, (methods, SEEDS_FOR_TEST))
     differences[0] = 1.0
     assert corrected_p(differences)[0] == 2 / 2**SEEDS_FOR_TEST < 0.05
+
+
+def test_tau_counts_pairs_in_the_same_order() -> None:
+    up = np.array([[1.0, 1.1, 0.9], [2.0, 2.1, 1.9], [3.0, 3.1, 2.9]])
+    assert kendall_tau(up, 10 * up).low == kendall_tau(up, up).mean == 1.0
+    assert kendall_tau(up, -up).high == -1.0
+    assert kendall_tau(up, up[[0, 2, 1]]).mean == pytest.approx(1 / 3)
+    assert kendall_tau(up[:, :2], up).low is None

@@ -36,11 +36,15 @@ def look(words: Sequence[str]) -> list[Finding]:
 
 
 @pytest.mark.slow
-def test_a_whole_training_is_checked_as_at_its_start(argv_with: Argv, valid_flags: dict[str, str | None]) -> None:
+def test_a_whole_training_is_checked_as_at_its_start(
+    argv_with: Argv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.iterdir())
     *notes, last = look(argv_with(CPU))
     assert last.level == OK and "mode seq" in last.what and "GPU slots" in last.what
     assert all(finding.level == OK for finding in notes)
-    assert not Path("runs").exists(), "nothing is written"
+    assert sorted(tmp_path.iterdir()) == before, "nothing is written"
 
 
 @pytest.mark.parametrize(
@@ -110,7 +114,7 @@ def _with(monkeypatch: pytest.MonkeyPatch, *findings: Finding, fails: BaseExcept
         if fails is not None:
             raise fails
 
-    for name in ("machine_findings", "gpu_findings", "package_findings"):
+    for name in ("machine_findings", "gpu_findings", "package_findings", "path_findings"):
         monkeypatch.setattr(machine_check, name, tuple)
     monkeypatch.setattr(machine_check, "ray_findings", check)
 

@@ -123,7 +123,7 @@ def test_the_lock_is_what_the_extra_resolves_to(tmp_path: Path) -> None:
     (tmp_path / "uv.toml").write_text(known + 'requires-dist = ["torch", "einops"]\n')
     machine_like = ["--python-version", "3.11", "--python-platform", "x86_64-manylinux_2_28"]
     shown = ["--quiet", "--no-header", "--no-annotate", "--config-file", str(tmp_path / "uv.toml")]
-    command = [str(target / "bin" / "uv"), "pip", "compile", *shown, *machine_like, "--extra", "gpu"]
+    command = [str(target / "bin" / "uv"), "pip", "compile", "--system-certs", *shown, *machine_like, "--extra", "gpu"]
     done = subprocess.run(
         [*command, "--constraint", str(LOCK), str(ROOT / "pyproject.toml")],
         capture_output=True,
