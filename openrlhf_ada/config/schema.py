@@ -265,8 +265,8 @@ class AdaConfig:
             "Install what is missing (pip install NAME), or leave it out",
         ),
     )
-    """Modules that programs of the reward code may import besides the standard library, such as numpy,pandas. They must
-    be installed where rewards are computed."""
+    """Modules that programs of the reward code may import besides the standard library, such as numpy,pandas. Install
+    them where rewards are computed."""
     code_partial: bool = flag(False)
     """The score of a program is the share of tests that it passes, and not 1 or 0. For the reward code. Only whole
     passes are positive (--ada_positive_threshold)."""

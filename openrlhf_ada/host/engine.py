@@ -35,10 +35,8 @@ class _FullBatchEngine:
 
 
 def _capture_all_slots(engine_args: AsyncEngineArgs) -> None:
-    """Let CUDA graphs cover all requests that decode at a time, up to 1,024: else vLLM stops at 512 on most GPUs.
-    Speculative decoding has sizes of its own.
-
-    Contract: test_engine_batch.test_vllms_graphs_end_at_half_of_an_h100s_slots
+    """Let CUDA graphs cover all requests that decode at a time, up to 1,024: vLLM stops at 512 on most GPUs. Drafts
+    have sizes of their own. Contract: test_engine_batch.test_vllms_graphs_end_at_half_of_an_h100s_slots
     """
     slots = engine_args.max_num_seqs or engine_args.get_batch_defaults(1)[1][UsageContext.LLM_CLASS]
     given = (engine_args, engine_args.compilation_config)

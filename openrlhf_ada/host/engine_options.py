@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from argparse import ArgumentError
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +19,6 @@ from openrlhf_ada.config.nearest import did_you_mean
 from openrlhf_ada.config.yaml_file import read_yaml
 
 FLAG = "--ada_engine_args"
-WEIGHTLESS = ("ngram", "ngram_gpu", "suffix")
 
 
 @lru_cache
@@ -39,7 +38,7 @@ def options_of(text: str | None, flag: str = FLAG) -> dict[str, Any]:
         raise ConfigError(flag, text, f"it is not valid JSON: {error}", "Mend it, or name a file") from error
     options = {name.replace("-", "_"): value for name, value in given.items()}
     drafts = options.get("speculative_config")
-    for name, value in [*options.items(), *(drafts.items() if isinstance(drafts, dict) else ())]:
+    for name, value in (options | (drafts if isinstance(drafts, dict) else {})).items():
         why = reasons("denied").get(name) if name in options else None
         if why := why or reasons("denied_values").get(f"{name}={value}"):
             raise ConfigError(flag, name, why, "Leave it out")
@@ -101,18 +100,15 @@ def _of(known: Mapping[str, Any], name: str) -> Any:
     return known[name]
 
 
-def engine_notes(host: SimpleNamespace) -> list[str]:
+def engine_notes(host: SimpleNamespace) -> Iterator[str]:
     """What a run is told of its engines."""
-    options, said = options_of(host.ada.engine_args), list[str]()
-    if changed := [name for name in options if name in reasons("changed")]:
-        said.append(
-            f"{FLAG} {', '.join(changed)}: engines' log-probabilities may be off the policy's. Watch "
-            f"ada/logprob_gap_mean (--ada_logprob_steps), and add --algo.advantage.is_correction_level token"
-        )
+    options, weightless = options_of(host.ada.engine_args), ("ngram", "ngram_gpu", "suffix")
+    if changed := ", ".join(name for name in options if name in reasons("changed")):
+        watch = "Watch ada/logprob_gap_mean (--ada_logprob_steps), and add --algo.advantage.is_correction_level token"
+        yield f"{FLAG} {changed}: engines' log-probabilities may be off the policy's. {watch}"
     method = options.get("spec_method") or options.get("speculative_config", {}).get("method", "draft_model")
-    if options.keys() & {"speculative_config", "spec_method", "spec_model"} and method not in WEIGHTLESS:
-        said.append(
+    if options.keys() & {"speculative_config", "spec_method", "spec_model"} and method not in weightless:
+        yield (
             f"{FLAG} {method}: no update reaches the weights that draft tokens. Answers stay the policy's, but the "
-            f"further it moves, the fewer drafts are accepted. Without weights: {', '.join(WEIGHTLESS)}"
+            f"further it moves, the fewer drafts are accepted. Without weights: {', '.join(weightless)}"
         )
-    return said

@@ -115,11 +115,10 @@ def parse_weights(text: str) -> list[float]:
 
 
 def _others(args: SimpleNamespace) -> Iterator[Problem]:
-    if goes_over_ipc(args) and (
-        quantized := {"quantization", "quantization_config"} & options_of(args.ada.engine_args).keys()
-    ):
+    options = options_of(args.ada.engine_args)
+    if goes_over_ipc(args) and ("quantization" in options or "quantization_config" in options):
         rule = "on shared GPUs OpenRLHF writes over weights that vLLM has quantised"
-        yield FLAG, ", ".join(sorted(quantized)), rule, "Leave it out, or leave --train.colocate_all out"
+        yield FLAG, "quantization", rule, "Leave it out, or leave --train.colocate_all out"
     # OpenRLHF would look for a name that no evaluation has, and never keep a best checkpoint.
     key, ours = args.ckpt.best_metric_key, best_metric_names(args.eval.n_samples_per_prompt)
     if key and key not in ("none", *ours) and not key.startswith(("accuracy/", "eval_")):

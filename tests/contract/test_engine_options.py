@@ -118,11 +118,12 @@ def test_what_changes_log_probabilities_names_its_guard() -> None:
     (note,) = engine_notes(host({"kv_cache_dtype": "fp8", "quantization": "fp8", "max_num_seqs": 8}))
     assert "kv_cache_dtype, quantization" in note and "max_num_seqs" not in note
     assert "ada/logprob_gap_mean" in note and "--ada_logprob_steps" in note
-    assert engine_notes(host({"max_num_seqs": 8})) == []
+    assert [*engine_notes(host({"max_num_seqs": 8}))] == []
 
 
 def test_a_drafting_model_grows_stale_and_is_told_of() -> None:
-    assert engine_notes(host({"speculative_config": NGRAM})) == engine_notes(host({"spec_method": "suffix"})) == []
+    for options in ({"speculative_config": NGRAM}, {"spec_method": "suffix"}):
+        assert [*engine_notes(host(options))] == []
     for options in ({"spec_method": "eagle3"}, {"speculative_config": {"model": "small"}}, {"spec_model": "small"}):
         (note,) = engine_notes(host(options))
         assert "no update reaches" in note
