@@ -133,6 +133,7 @@ def test_a_drafting_model_grows_stale_and_is_told_of() -> None:
 def test_a_cpus_drafted_tokens_have_no_temperature() -> None:
     """Why a CPU takes no speculative decoding: vLLM fills a copy and drops it, and divides by what memory holds. When
     this fails, vLLM has mended it: take `speculative_config` and the others out of needs_gpu."""
+    current_platform.import_kernels()
     held = torch.full((2,), -7.0)
     cpu_kernels.expand_kernel[(1,)](held, torch.tensor([0.5]), torch.tensor([2]), 0, 1, MAX_NUM_TOKENS=128)
     assert held.tolist() == [-7.0, -7.0]
