@@ -124,6 +124,9 @@ def _others(args: SimpleNamespace) -> Iterator[Problem]:
     if key and key not in ("none", *ours) and not key.startswith(("accuracy/", "eval_")):
         remedy = f"Use {', '.join(ours)}, accuracy/<datasource>, eval_<datasource>_pass1, or none"
         yield "--ckpt.best_metric_key", key, "no evaluation has a figure of that name", remedy
+    if args.ada.chat_template_args and not args.data.apply_chat_template:
+        rule, remedy = "a chat template would read it", "Add --data.apply_chat_template, or leave it out"
+        yield "--ada_chat_template_args", args.ada.chat_template_args, rule, remedy
     if args.ada.dead_after <= args.ada.silence:
         rule = f"a run that waits must say so before it ends, and --ada_silence is {args.ada.silence:g}"
         yield "--ada_dead_after", args.ada.dead_after, rule, "Make it longer than that"

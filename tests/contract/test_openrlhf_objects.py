@@ -28,6 +28,11 @@ from openrlhf.trainer.ray import ppo_actor, ppo_critic, vllm_engine
 from openrlhf.utils.agent import SingleTurnAgentExecutor
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+from openrlhf_ada.cli import evaluate
+from openrlhf_ada.cli.sampling_flags import Prompts
+from openrlhf_ada.data.problems import Problem
+from openrlhf_ada.demo import toy
+from openrlhf_ada.host import tokenizer as host_tokenizer
 from openrlhf_ada.host.classes import substituted, unwrap_ray_class
 from openrlhf_ada.host.engine import HostRolloutActor, replace_rewards
 from openrlhf_ada.host.experiences import experience_of
@@ -36,7 +41,7 @@ from openrlhf_ada.host.models import HostCriticActor, HostPolicyActor, HostPolic
 from openrlhf_ada.host.rewards import HostReward
 from openrlhf_ada.host.rows import load_blended, prompt_maker
 from openrlhf_ada.host.sharding import ComputedParameter
-from openrlhf_ada.host.trainer import HostSamplingActor
+from openrlhf_ada.host.trainer import HostSamplingActor, HostSyncTrainer, whole_prompts
 from openrlhf_ada.rollout.engine import AdaRolloutActor
 from openrlhf_ada.rollout.prompts import take_prompts
 from openrlhf_ada.rollout.recorded_generator import RecordedGenerator
@@ -44,6 +49,7 @@ from openrlhf_ada.rollout.records import TaggedExperience
 from openrlhf_ada.rollout.samples_generator import AdaptiveSamplesGenerator
 from openrlhf_ada.trainer import ppo_trainer as our_trainer
 from openrlhf_ada.trainer import ppo_trainer_async as our_async
+from openrlhf_ada.trainer import training_data
 from openrlhf_ada.trainer.critic import (
     AdaCriticModelActor,
     AdaCriticTrainer,
@@ -343,3 +349,43 @@ def test_data_sets_and_prompts_are_read_as_the_host_does(tmp_path: Path) -> None
     with pytest.raises(datasets.exceptions.DatasetGenerationError) as error:
         load_blended(str(broken), max_count=2, split="train")
     assert "specified twice" in str(error.value.__cause__)
+
+
+def test_chat_templates_get_their_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenRLHF hands over messages alone. With our flag a trainer's prompts are those that are checked before, and
+    those of eval and prepare-data."""
+    tokenizer = toy._build_tokenizer()
+    tokenizer.chat_template = "{{ messages[0]['content'] }}{% if enable_thinking %}<think>{% endif %}="
+    data = SimpleNamespace(input_key="q", label_key="a", apply_chat_template=True, input_template=None)
+    args = SimpleNamespace(data=data, ada=SimpleNamespace(chat_template_args='{"enable_thinking": true}'))
+    args.actor = SimpleNamespace(model_name_or_path="m")
+    strategy = SimpleNamespace(args=args, is_rank_0=lambda: False)
+
+    def prompts() -> list[str]:
+        made = ppo_trainer.PromptDataset([{"q": "1+1", "a": "2"}], tokenizer, strategy, input_template=None)
+        return [made[0][1]]
+
+    assert prompts() == ["1+1="]
+    assert whole_prompts(prompts)() == whole_prompts(prompts)() == ["1+1<think>="]
+    assert prompts() == ["1+1="]
+    monkeypatch.setattr(training_data, "_tokenizer", lambda args: tokenizer)
+    make, _ = training_data._prompt_maker(args)
+    monkeypatch.setattr(host_tokenizer, "load_tokenizer", lambda *_: tokenizer)
+    flags = ["--model", "m", "--benchmark", "b", "--chat_template_args", args.ada.chat_template_args]
+    evaluated = Prompts("m", evaluate.build_parser().parse_args(flags))
+    assert [make("1+1"), evaluated(Problem("i", "1+1", "2", "s"))] == ["1+1<think>="] * 2
+
+    def read(strategy: Any, tokenizer: Any) -> None:
+        seen.append(prompts())
+        raise InterruptedError
+
+    seen: list[list[str]] = []
+    for module, trainer in ((ppo_trainer, HostSyncTrainer), (ppo_trainer_async, HostSamplingActor)):
+        monkeypatch.setattr(module, "prepare_datasets", read)
+        monkeypatch.setattr(module, "get_tokenizer", lambda *_, **__: tokenizer)
+        args.eval = args.ckpt = SimpleNamespace(steps=1, save_steps=1)
+        args.data.disable_fast_tokenizer = False
+        with pytest.raises(InterruptedError):
+            some = {"vllm_lock": None, "rollout_queue": None, "rollout_slots": None}
+            trainer("m", strategy, *[None] * (5 if trainer is HostSyncTrainer else 1), **some)
+    assert seen == [["1+1<think>="]] * 2
