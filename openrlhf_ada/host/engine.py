@@ -1,5 +1,6 @@
 """OpenRLHF's rollout actor: one vLLM engine, and the executor that asks for rewards.
 
+Contract: test_engine_batch.test_vllms_graphs_end_at_half_of_an_h100s_slots
 Contract: test_engine_batch.test_engines_compute_as_much_at_a_time_as_vllms_llm_class
 Contract: test_openrlhf_objects.test_every_override_overrides_something
 Contract: test_openrlhf_objects.test_executor_has_the_rewards_that_are_replaced
@@ -35,9 +36,7 @@ class _FullBatchEngine:
 
 
 def _capture_all_slots(engine_args: AsyncEngineArgs) -> None:
-    """Let CUDA graphs cover all requests that decode at a time, up to 1,024: vLLM stops at 512 on most GPUs. Drafts
-    have sizes of their own. Contract: test_engine_batch.test_vllms_graphs_end_at_half_of_an_h100s_slots
-    """
+    """Let CUDA graphs cover all requests that decode at a time, up to 1,024. Drafts have sizes of their own."""
     slots = engine_args.max_num_seqs or engine_args.get_batch_defaults(1)[1][UsageContext.LLM_CLASS]
     given = (engine_args, engine_args.compilation_config)
     named = [size for of in given for size in (of.cudagraph_capture_sizes, of.max_cudagraph_capture_size)]
