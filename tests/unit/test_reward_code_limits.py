@@ -75,7 +75,7 @@ def test_a_test_that_takes_too_long_halves_the_limit_of_the_next(clock: Clock) -
 
 def test_grading_process_learns_that_there_is_more_time() -> None:
     told: list[float | None] = []
-    listen(told.append, lambda: None)
+    listen(told.append)
     time = TestTime(ProgramLimits(seconds=6, seconds_in_all=8), 10)
     assert told == []
     for _ in range(190):

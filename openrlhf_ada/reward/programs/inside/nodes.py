@@ -26,8 +26,9 @@ def _built(hint: str, value: Any, names: dict[str, Any]) -> Any:
     is_list, is_tree = "ListNode" in hint, "TreeNode" in hint
     if not (is_list or is_tree) or not isinstance(value, list):
         return value
-    if "ist[" in hint:
-        return [_built(hint.replace("ist[", ""), one, names) for one in value]
+    inner = hint.lower().find("list[") + 1
+    if inner:
+        return [_built(hint[inner:], one, names) for one in value]
     return _list(names["ListNode"], value) if is_list else _tree(names["TreeNode"], value)
 
 
