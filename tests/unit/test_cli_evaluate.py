@@ -9,6 +9,7 @@ import shlex
 import subprocess
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from openrlhf_ada.config.flags import FULL_MARKS, ConfigError
 from openrlhf_ada.data.benchmarks import BOXED
 from openrlhf_ada.data.examples import DataSets, read_examples
 from openrlhf_ada.data.files import DataError
+from openrlhf_ada.data.prepared import Difficulty
 from openrlhf_ada.data.problems import Problem, load_problems
 from openrlhf_ada.data.questions import Columns
 from openrlhf_ada.eval.answers import as_text
@@ -234,6 +236,21 @@ def test_sampling_follows_flags_and_uses_all_slots() -> None:
     host = host_namespace("m", "math", args, sampling)
     assert required_slots(host).by_role == {"vLLM engine": 3}
     assert host.reward.remote_url == ["math"]
+
+
+def test_training_gets_what_sampling_got(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command that `prepare-data` prints can be pasted into a shell."""
+    monkeypatch.setattr(prepare_data, "Prompts", lambda model, args: SimpleNamespace(chat=True))
+    given = {"chat_template_args": '{"enable_thinking": false}', "sampling_args": """{"stop": ["it's"]}"""}
+    more = [word for name, value in given.items() for word in (f"--{name}", value)]
+    args = prepare_data.build_parser().parse_args(["s", "--model", "m", "--out", str(tmp_path), *more])
+    one = Difficulty(Problem("i", "1+1=", "2", "s"), 4, 2, 3.0, 0.0)
+    prepare_data._write(args, [one], [one], {}, "math")
+    words = shlex.split(capsys.readouterr().out.partition("train ...")[2].replace("\\\n", " "))
+    for name, value in given.items():
+        assert words[words.index(f"--ada_{name}") + 1] == value
 
 
 @pytest.mark.parametrize(
