@@ -105,6 +105,8 @@ def answer(grader: Grader, message: bytes, progress: Progress) -> dict[str, Any]
     score, cause, others = None, "", {}
     try:
         grade = grader(*json.loads(message))
+        if not 0.0 <= grade.score <= 1.0:
+            raise ValueError(f"the grader gave the score {grade.score!r}, which is not in [0, 1]")
         score, cause = float(grade.score), grade.cause[:LONGEST_CAUSE]
         others = {"forgeable": grade.forgeable, "reward": grade.reward}
     except UnusableLabelError as error:
