@@ -4,6 +4,7 @@ answers with vLLM (can be resumed), keep a band of pass rates, write Parquet and
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -29,6 +30,7 @@ from openrlhf_ada.cli.sampling_flags import (
     with_given,
 )
 from openrlhf_ada.config import program
+from openrlhf_ada.config.passed_on import PASSED_ON
 from openrlhf_ada.config.visible import without_logins
 from openrlhf_ada.data import prepared
 from openrlhf_ada.data.benchmarks import DATASETS, name_and_path
@@ -212,6 +214,8 @@ def _write(
     prepared.write_parquet(prepared.rows_of(everything, inputs, labels), args.out / prepared.ALL_FILE)
     train = prepared.write_parquet(prepared.rows_of(kept, inputs, labels), args.out / prepared.TRAIN_FILE)
     flags = training_flags(train, reward, args.right_above, chat=chat)
+    given = [(name, value) for name in PASSED_ON if (value := getattr(args, name))]
+    flags += "".join(f" \\\n    --ada_{name} {shlex.quote(value)}" for name, value in given)
     card = prepared.write_card(args.out, kept=kept, everything=everything, facts=facts, flags=flags)
     for name, value in facts.items():
         print(f"  {name:36} {value}")

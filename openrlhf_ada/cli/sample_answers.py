@@ -16,6 +16,7 @@ from typing import Any
 from openrlhf_ada.cli.sampling_flags import Prompts, Sampling, as_text, grading_of, open_sampler
 from openrlhf_ada.cli.server_flags import base_url_of, server_of
 from openrlhf_ada.cli.train_ppo_ray import EXIT_BAD_INPUT, USER_ERRORS, quiet
+from openrlhf_ada.config.passed_on import PASSED_ON
 from openrlhf_ada.config.visible import without_logins
 from openrlhf_ada.data.files import DataError
 from openrlhf_ada.data.problems import Problem
@@ -205,6 +206,7 @@ def _settings(model: str, problem_set: ProblemSet, args: argparse.Namespace, sam
         "template": "\n".join(sorted({problem.template for problem in problems})),
         "system": args.system,
         "chat": not args.no_chat,
+        **{name: getattr(sampling, name) for name in PASSED_ON},
         "reward": without_logins(problem_set.reward),
         "reward_file": hashlib.sha256(b"".join(contents)).hexdigest() if contents else "",
     }

@@ -88,9 +88,8 @@ def parse(argv: Sequence[str], check: Callable[[SimpleNamespace], None] = check_
     if args.ada.own_critic:
         # In critic-free training OpenRLHF resets the critic's model, and without a model it starts no critic.
         args.critic.model_name_or_path = checked[0].critic.model_name_or_path or args.actor.model_name_or_path
-    if args.ada.mode != "off" and not args.train.partial_rollout_enable:
-        # A prompt's rollouts are requests of their own and share its prefix. Every weight update empties the cache,
-        # which is impossible while rollouts run, and with partial rollouts some always do.
+    if args.ada.mode != "off":
+        # A prompt's rollouts are requests of their own and share its prefix.
         args.vllm.enable_prefix_caching = True
     return args
 

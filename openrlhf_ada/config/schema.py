@@ -24,6 +24,7 @@ from openrlhf_ada.config.flags import (
     flag_of_seq,
     imports_of,
 )
+from openrlhf_ada.config.passed_on import ARGUMENTS, ENDS
 from openrlhf_ada.config.presets import METHODS
 from openrlhf_ada.core.advantages import BASELINES
 from openrlhf_ada.core.allocation import ALLOCATIONS
@@ -216,6 +217,11 @@ class AdaConfig:
     loss_length: int | None = flag(None, "TOKENS", "[1, inf)", read_by={"loss": ("sequence-constant",)})
     """The constant of --ada_loss sequence-constant, in tokens. Default: --rollout.max_new_tokens, or else
     --data.max_len."""
+    chat_template_args: str | None = flag(None, "JSON", allowed=ARGUMENTS)
+    """Arguments of the model's chat template: '{{"enable_thinking": false}}'."""
+    sampling_args: str | None = flag(None, "JSON", allowed=ENDS)
+    """What else ends an answer: '{{"stop": ["</answer>"], "stop_token_ids": [13]}}'. It is trained, and rewards read
+    it; agents with "include_stop_str_in_output": true."""
     scheduler: str = flag_of_seq("stream", choices=SCHEDULERS, read_by=SEQ | {"waits": SOME})
     """Order of work in mode seq. rounds: all open prompts get one wave, then all are waited for (the published
     algorithm). waves: each prompt waits for its own wave only. stream: as waves, and free slots take rollouts that
@@ -318,6 +324,7 @@ SECTIONS = {
     ),
     "candidates": ("Both modes", "What is sampled at most, what is kept, and with which weights."),
     "loss": ("The policy's loss", "In every mode."),
+    "chat_template_args": ("Prompts and answers", "In every mode."),
     "scheduler": ("Scheduling and failures", "All schedulers give the same pools."),
     "verify_sync": ("Weights", "From the policy to the engines."),
     "reward_timeout": ("Rewards", "For the named rewards and those made with pooled, in every mode."),

@@ -19,6 +19,10 @@ class NoScoreError(ValueError):
     """An answer has no score. It is neither counted as a rollout nor trained."""
 
 
+class TooCostlyError(BaseException):
+    """The processor time of an answer is used up. No `except Exception` of a library keeps it."""
+
+
 @dataclass(frozen=True, slots=True)
 class CodeRules:
     """What the flags say of programs. `imports`: modules that they may import besides the standard library. `partial`:
@@ -41,13 +45,14 @@ class Grade:
 
 
 _listeners: list[Callable[[float | None], object]] = []
+_limiters: list[Callable[[], object]] = []
 _preparations: list[Callable[[], object]] = []
 
 
-def listen(tell: Callable[[float | None], object]) -> None:
+def listen(tell: Callable[[float | None], object], limit: Callable[[], object]) -> None:
     """A grading process calls this once. `tell` gets None when the grader says `label_is_readable`, and the seconds
-    when it says `may_take`."""
-    _listeners[:] = [tell]
+    when it says `may_take`; `limit` is called when it says `may_be_interrupted`."""
+    _listeners[:], _limiters[:] = [tell], [limit]
 
 
 def label_is_readable() -> None:
@@ -63,6 +68,13 @@ def may_take(seconds: float) -> None:
     label has many tests."""
     for tell in _listeners:
         tell(seconds)
+
+
+def may_be_interrupted() -> None:
+    """A grader may say, after `label_is_readable`, that TooCostlyError may interrupt it from now on, and that it may
+    be asked once more: what takes long is graded aside, where no other answer waits, and is wrong in the end."""
+    for limit in _limiters:
+        limit()
 
 
 def before_first_answer(action: Callable[[], object]) -> Callable[[], object]:

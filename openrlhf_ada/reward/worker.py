@@ -1,8 +1,8 @@
 """A process that grades: `python -m openrlhf_ada.reward.worker <descriptor> <grader> <limits as JSON>`.
 
-It reads (response, label, prompt) as JSON and answers with a grade as JSON, one at a time, until its parent closes the
-socket or dies. Before the grade it may send {"may_take": seconds}, null when the label has been read. Nothing is
-pickled.
+It reads (processor seconds, response, label, prompt) as JSON and answers with a grade as JSON, or {"costly": true},
+one at a time, until its parent closes the socket or dies. Before that it may send {"may_take": seconds}, null when
+the label has been read. Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from openrlhf_ada.reward.grade import (
     CODE_RULES_VARIABLE,
     SECONDS_VARIABLE,
     Grader,
+    TooCostlyError,
     UnusableLabelError,
     listen,
     prepare,
@@ -35,7 +36,12 @@ from openrlhf_ada.reward.grade import (
 MAY_TAKE = "may_take"
 """The key of a message to the parent: seconds that this answer may take in all; None when its label has been read."""
 
+COSTLY = "costly"
+"""The key of a message to the parent, in place of a grade: the answer has used up its processor time."""
+
 LONGEST_CAUSE = 500  # characters
+REPEAT_S = 0.1
+"""Processor seconds from one interrupt to the next."""
 
 
 def load_file(path: str) -> ModuleType:
@@ -69,8 +75,10 @@ def main(arguments: list[str]) -> int:
         parent.send_bytes(json.dumps({"error": f"{type(error).__name__}: {error}"}).encode())
         return 1
     limit_memory(limits["memory_mib"])
+    os.nice(limits["niceness"])
     progress = Progress(parent)
-    listen(progress.tell)
+    listen(progress.tell, progress.limit)
+    signal.signal(signal.SIGPROF, progress.interrupt)
     # When the parent is gone, nobody is there to be told.
     with suppress(EOFError, OSError):
         parent.send_bytes(b'{"error": ""}')
@@ -79,7 +87,12 @@ def main(arguments: list[str]) -> int:
             # As long for the label.
             limit_cpu(2 * limits["seconds"])
             progress.label_is_readable = False
-            parent.send_bytes(json.dumps(answer(grader, message, progress)).encode())
+            try:
+                reply = answer(grader, message, progress)
+            except TooCostlyError:
+                progress.end_limit()
+                reply = {COSTLY: True}
+            parent.send_bytes(json.dumps(reply).encode())
     return 0
 
 
@@ -89,6 +102,21 @@ class Progress:
 
     parent: Connection
     label_is_readable: bool = False
+    processor_s: float = 0.0
+    is_interruptible: bool = False
+
+    def limit(self) -> None:
+        """Interrupt what takes longer from now on. Again and again, since a library may keep the exception."""
+        self.is_interruptible = True
+        signal.setitimer(signal.ITIMER_PROF, self.processor_s, REPEAT_S)
+
+    def end_limit(self) -> None:
+        self.is_interruptible = False
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+    def interrupt(self, *signal_and_frame: object) -> None:
+        if self.is_interruptible:
+            raise TooCostlyError
 
     def tell(self, seconds: float | None) -> None:
         if seconds is None:
@@ -104,7 +132,8 @@ def answer(grader: Grader, message: bytes, progress: Progress) -> dict[str, Any]
     start = time.perf_counter()
     score, cause, others = None, "", {}
     try:
-        grade = grader(*json.loads(message))
+        progress.processor_s, *asked = json.loads(message)
+        grade = grader(*asked)
         if not 0.0 <= grade.score <= 1.0:
             raise ValueError(f"the grader gave the score {grade.score!r}, which is not in [0, 1]")
         score, cause = float(grade.score), grade.cause[:LONGEST_CAUSE]
@@ -116,6 +145,8 @@ def answer(grader: Grader, message: bytes, progress: Progress) -> dict[str, Any]
         cause = "memory limit" if isinstance(error, MemoryError) else "recursion limit"
     except Exception as error:  # noqa: BLE001 - the parent reports it as the cause
         cause = f"{type(error).__name__}: {error}"[:LONGEST_CAUSE]
+    finally:
+        progress.end_limit()
     return {"score": score, "cause": cause, "seconds": time.perf_counter() - start, **others}
 
 

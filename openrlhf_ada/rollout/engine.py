@@ -274,14 +274,12 @@ def _noted() -> Iterator[None]:
 def rollout_actor(
     restarts: int,
     *,
-    over_ipc: bool = False,
     shares_gpu: bool = False,
     grading: Grading | None = None,
     trusts_model_code: bool = False,
 ) -> Any:
     """For Ray, which starts an engine whose process has died again this often. `grading`: of our reward functions."""
     settings = {
-        "over_ipc": over_ipc,
         "shares_gpu": shares_gpu,
         "grading": grading,
         "trusts_model_code": trusts_model_code,

@@ -12,8 +12,10 @@ from openrlhf.trainer.ppo_trainer import prepare_datasets
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from vllm import SamplingParams
 
+from openrlhf_ada.config.passed_on import arguments_of
 from openrlhf_ada.host.engine import create_engines
 from openrlhf_ada.host.tokenizer import SharedTokenizer
+from openrlhf_ada.host.trainer import whole_prompts
 from openrlhf_ada.reward.reward_function import Grading
 from openrlhf_ada.rollout.answering import AnswerSampler
 from openrlhf_ada.rollout.calibration import Calibrator
@@ -48,7 +50,7 @@ def start_sampling(args: SimpleNamespace) -> AdaptiveSamplesGenerator:
     logprobs = args.algo.advantage.is_correction_level != "off"
     engines = _start_engines(args, 1, rollout_actor(restarts=0), logprobs=logprobs)
     tokenizer = SharedTokenizer(args.actor.model_name_or_path, use_fast=not args.data.disable_fast_tokenizer)
-    loader, _, _ = prepare_datasets(strategy, tokenizer.load())
+    loader, _, _ = whole_prompts(prepare_datasets)(strategy, tokenizer.load())
     generator = make_generator(
         SamplesGenerator(strategy, loader, None, tokenizer, engines),
         prompt_values=None,
@@ -64,7 +66,7 @@ def start_answering(
 ) -> AnswerSampler:
     """All engines with the model as it is, and what samples answers on them; Ray must be initialised.
 
-    `sampling`: temperature, top_p, top_k, max_new_tokens, max_len and seed.
+    `sampling`: temperature, top_p, top_k, max_new_tokens, max_len, seed and what ends an answer.
     """
     actor = rollout_actor(RESTARTS, grading=grading, trusts_model_code=args.ada.trust_remote_code)
     with watched_starts(args.vllm.num_engines, note):
@@ -77,6 +79,7 @@ def start_answering(
         max_tokens=sampling["max_new_tokens"],
         skip_special_tokens=False,
         logprobs=1,
+        **arguments_of(sampling["sampling_args"]),
     )
     setup = SamplingSetup(params, sampling["max_len"], tokenizer, timeout_s)
     return AnswerSampler(engines, setup, tokenizer.load(), sampling["seed"], note)

@@ -6,11 +6,13 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_ada.config.flags import ConfigError
+from openrlhf_ada.config.passed_on import arguments_of, check_known
 from openrlhf_ada.data.examples import DataSets, Example, read_examples
 from openrlhf_ada.data.files import DataError
 from openrlhf_ada.data.handover import HandedOver, PromptRoom, Reader, hand_over
@@ -62,6 +64,8 @@ def prepare_training_data(args: SimpleNamespace) -> list[str]:
     # All rows first: without a hub, the library that reads them must not be imported before that is known.
     found = [(sets, read_examples(sets)) for sets in _data_sets(args, rewards)]
     check_rows(args, len(found[0][1]))
+    if args.ada.chat_template_args or args.ada.sampling_args:
+        check_known(_tokenizer(args), args.ada, "--ada_")
     # Agents make prompts of their own.
     room = None if args.train.agent_func_path else _room(args)
     for sets, examples in found:
@@ -201,8 +205,8 @@ def _prompt_maker(args: SimpleNamespace) -> tuple[Callable[[Any], str], str]:
     """(from the question of a row to its prompt, the text of the token that ends an answer)."""
     if args.actor.model_name_or_path is None:
         return lambda question: question if isinstance(question, str) else json.dumps(question), ""
-    tokenizer = _tokenizer(args)
-    chat = tokenizer.apply_chat_template if args.data.apply_chat_template else None
+    tokenizer, given = _tokenizer(args), arguments_of(args.ada.chat_template_args)
+    chat = partial(tokenizer.apply_chat_template, **given) if args.data.apply_chat_template else None
     return prompt_maker(args.data.input_template, chat), getattr(tokenizer, "eos_token", None) or ""
 
 

@@ -115,13 +115,17 @@ async def main():
     async for output in engine.llm.generate({"prompt_token_ids": [5, 6]}, params, request_id="text"):
         out["has_text"].append(output.outputs[0].text)
 
-    # Stop strings are looked for in the text.
-    stops = setup(1)
-    stops.params.max_tokens, stops.params.min_tokens, stops.params.stop = 30, 0, ["2"]
-    await engine.submit([job(i, seed=i) for i in range(12)], stops)
-    stopped = [response(a) for a in (await gather(engine, 12)).values()]
-    texts = [tokenizer.decode(r["observation_tokens"][4:]) for r in stopped]
-    out["until_stop_string"] = texts
+    # Stop strings are looked for in the text, stop tokens by vLLM's core.
+    two, eos = tokenizer.convert_tokens_to_ids(["2", tokenizer.eos_token])
+    for name, ends in (("string", {"stop": ["2"]}), ("token", {"stop_token_ids": [two]})):
+        params = SamplingParams(temperature=1.0, max_tokens=3, logprobs=1, **ends)
+        await engine.submit([job(i, seed=i) for i in range(40)], SamplingSetup(params, 60, tokenizer, 60.0))
+        found = sorted((await gather(engine, 40)).items())
+        out[f"until_stop_{name}"] = []
+        for _, a in found:
+            r = response(a)
+            text, count = tokenizer.decode(r["observation_tokens"][4:]), len(r["rollout_log_probs"]) - 4
+            out[f"until_stop_{name}"].append((text, count, r["truncated"], a.num_tokens))
 
     await engine.submit([job(i, seed=i) for i in range(40)], setup(50))
     states = engine.llm.output_processor.request_states
@@ -210,10 +214,17 @@ def test_answers_are_the_same_without_what_nobody_reads(seen: dict[str, Any]) ->
     assert seen["has_text"] == [""]
 
 
-def test_stop_strings_end_answers(seen: dict[str, Any]) -> None:
-    """1+1= is 2, nearly always; the end token would come after it."""
-    ended = [text for text in seen["until_stop_string"] if "2" in text]
+def test_stop_strings_and_tokens_end_answers(seen: dict[str, Any]) -> None:
+    """1+1= is 2, often; the end token would come after it, and nobody adds one. Both ways give the same answers."""
+    answers = seen["until_stop_string"]
+    ended = [text for text, *_ in answers if "2" in text]
     assert len(ended) > 3 and all(text.index("2") == len(text) - 1 for text in ended)
+    assert any(text.endswith("<eos>") for text, *_ in answers)
+    for text, log_probs, truncated, num_tokens in answers:
+        tokens = len(text.replace("<eos>", "$"))
+        assert (log_probs, num_tokens) == (tokens, tokens)
+        assert truncated is (not text.endswith(("2", "<eos>")))
+    assert seen["until_stop_token"] == answers
 
 
 def test_stopped_samples_report_their_tokens(seen: dict[str, Any]) -> None:

@@ -9,20 +9,24 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import psutil
 from random_model import QWEN_1_5B, TINY, Shape, build_random_model, write_prompts
 
 from benchmarks.arena.trainings import end_training
 from openrlhf_ada.platforms.nvml import GIB, NvmlError, read_driver
+from openrlhf_ada.platforms.processes import kill_rest
 from openrlhf_ada.reporting.run_record import read_run
 from openrlhf_ada.simulation.step_seconds import PROMPT_TOKENS
 
@@ -33,6 +37,9 @@ ENGINE_FILE = "engine.json"
 """Of `plan --calibrate`."""
 
 GROUP = 4
+END_S = 5.0
+"""Seconds that what a process has started may live longer than it, before it is killed."""
+
 LIMIT_S = 1500
 """Seconds. A first run also compiles DeepSpeed's optimizer and vLLM's graphs."""
 
@@ -110,19 +117,22 @@ class Bench:
         write_prompts(self.folder / "prompts.jsonl", self.prompts * self.load.steps, PROMPT_TOKENS)
 
     def flags(self, training: Training) -> list[str]:
-        """As its script gives them."""
+        """As its script gives them. Raises FailedError where it refuses."""
         load, run = self.load, self.folder / training.name
-        even = self.gpus - self.gpus % 2 if training.is_apart else self.gpus
+        # On a CPU the script has no use for it, and refuses 0.
+        used = max(self.gpus - self.gpus % 2, 2) if training.is_apart else self.gpus
         variables = {
-            "DRY_RUN": 1, "DEVICE": load.device, "GPUS": even, "MODEL": self.folder / "model", "CHAT": 0,
+            "DRY_RUN": 1, "DEVICE": load.device, "GPUS": used, "MODEL": self.folder / "model", "CHAT": 0,
             "DATA": self.folder / "prompts.jsonl", "REWARD": REWARD, "EVAL_DATA": "", "RUN_DIR": run,
             "STEPS": load.steps, "BATCH": self.prompts, "GROUP": training.group,
             "MAX_LEN": PROMPT_TOKENS + load.answer, "MAX_NEW_TOKENS": load.answer,
         }  # fmt: skip
         script = ["bash", str(ROOT / "examples" / "scripts" / training.script), *training.more]
         env = os.environ | {name: str(value) for name, value in variables.items()}
-        said = subprocess.run(script, capture_output=True, text=True, check=True, env=env, cwd=ROOT).stdout
-        words = shlex.split(said.splitlines()[-1])
+        done = subprocess.run(script, capture_output=True, text=True, check=False, env=env, cwd=ROOT)
+        if done.returncode:
+            raise FailedError(f"{training.script} refuses: {done.stderr.strip()}")
+        words = shlex.split(done.stdout.splitlines()[-1])
         flags = [*words[words.index("train") + 1 :], "--logger.tensorboard_dir", str(run / "tensorboard")]
         return without_ours(flags) if training.is_host else flags
 
@@ -153,27 +163,12 @@ class Bench:
         return json.loads((folder / ENGINE_FILE).read_text(encoding="utf-8"))
 
     def run(self, command: Sequence[str], name: str) -> None:
-        """To its end, with everything that it has started. Raises FailedError."""
+        """To its end. Raises FailedError."""
         log = self.folder / f"{name}.log"
         paths = os.pathsep.join([str(ROOT / "tests" / "support"), str(ROOT)])
-        with log.open("wb") as file:
-            process = subprocess.Popen(
-                command,
-                stdout=file,
-                stderr=file,
-                start_new_session=True,
-                cwd=ROOT,
-                env=os.environ | {"PYTHONPATH": paths},
-            )
-        try:
-            status = process.wait(LIMIT_S)
-        except subprocess.TimeoutExpired:
-            status = f"not done after {LIMIT_S} s"
-        finally:
-            end_training(process)
+        status = run_logged(command, log, os.environ | {"PYTHONPATH": paths})
         if status:
-            last = log.read_text(encoding="utf-8", errors="replace").splitlines()[-25:]
-            raise FailedError("\n".join([f"status {status}", *(line[:300] for line in last)]))
+            raise FailedError("\n".join([f"status {status}", *last_lines(log)]))
 
     def _trainer(self, training: Training) -> list[str]:
         if not training.is_host:
@@ -182,6 +177,28 @@ class Bench:
             return [sys.executable, "-m", "openrlhf.cli.train_ppo_ray"]
         # OpenRLHF does not run on a CPU by itself.
         return [sys.executable, str(ROOT / "tests" / "parity" / "host_train.py")]
+
+
+def run_logged(command: Sequence[str], log: Path, env: Mapping[str, str]) -> int | str:
+    """To its end, or to LIMIT_S, with everything that it has started: its status, 0 for success."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("wb") as file:
+        process = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True, cwd=ROOT, env=env)
+    try:
+        return process.wait(LIMIT_S)
+    except subprocess.TimeoutExpired:
+        return f"not done after {LIMIT_S} s"
+    finally:
+        started = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+        end_training(process)
+        kill_rest(started, END_S)
+        # What is left of its group once it has ended by itself.
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def last_lines(log: Path) -> list[str]:
+    return [line[:300] for line in log.read_text(encoding="utf-8", errors="replace").splitlines()[-25:]]
 
 
 def without_ours(flags: Sequence[str]) -> list[str]:
@@ -283,6 +300,4 @@ def used_gib() -> list[float]:
         gpus = ()
     if gpus:
         return [(gpu.total - gpu.free) / GIB for gpu in gpus]
-    import psutil
-
     return [psutil.virtual_memory().used / GIB]

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,11 @@ def main(argv: Sequence[str]) -> int:
     if not devices:
         return _fail(f"no NVIDIA GPU can be used here. {trouble() or 'None is there, or none is shown'}\n"
                      "Without a GPU, run make gpu-rehearsal.")  # fmt: skip
-    parts = [part for part in parts_of(args, devices) if args.only in (None, part.kind)]
+    bench = bench_of(args, devices)
+    try:
+        parts = [part for part in parts_of(bench, devices) if args.only in (None, part.kind)]
+    except FailedError as error:
+        return _fail(str(error))
     if args.dry_run:
         show_plan(parts, devices)
         return 0
@@ -69,7 +74,7 @@ def main(argv: Sequence[str]) -> int:
     record = open_record(args.out, machine(args.rehearse, len(devices)))
     show_plan(parts, devices)
     try:
-        run_all(parts, devices, record, args)
+        run_all(parts, devices, record, args.out, bench)
     except KeyboardInterrupt:
         print(f"\nfirst_run: interrupted; the same call goes on. {args.out} has what was done", file=sys.stderr)
         return 130
@@ -132,9 +137,6 @@ def installation_is_right() -> bool:
 def machine(rehearses: bool, gpus: int) -> Record:
     """What figures depend on besides the code. No names, no addresses."""
     driver = None if rehearses else read_driver()
-    commit = subprocess.run(
-        ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    )
     return {
         "gpus": [f"{gpu.name}, {gpu.total >> 30} GiB" for gpu in driver.gpus] if driver else [],
         "used": gpus,
@@ -142,8 +144,13 @@ def machine(rehearses: bool, gpus: int) -> Record:
         "cores": len(os.sched_getaffinity(0)),
         "memory_gib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 30,
         "versions": {"python": platform.python_version()} | stack_versions(),
-        "commit": commit.stdout.strip() or "unknown",
     }
+
+
+def commit() -> str:
+    """Of this copy of the source; each part has its own, as a later call may go on with a newer one."""
+    command = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
 
 
 def open_record(file: Path, here: Record) -> Record:
@@ -153,7 +160,7 @@ def open_record(file: Path, here: Record) -> Record:
     found = json.loads(file.read_text(encoding="utf-8"))
     if found.get("machine") != here:
         raise SystemExit(
-            f"first_run: --out {file}: it is of another machine, version or commit. Name another, or remove it"
+            f"first_run: --out {file}: it is of another machine or other versions. Name another, or remove it"
         )
     return found
 
@@ -161,46 +168,43 @@ def open_record(file: Path, here: Record) -> Record:
 # -- what there is to do ----------------------------------------------------------------------------------------------
 
 
-def parts_of(args: argparse.Namespace, devices: Sequence[str]) -> Iterator[Part]:
-    """Tests first; what shows the least comes first."""
-    for path in read_gpu_paths() if not args.rehearse else ():
+def bench_of(args: argparse.Namespace, devices: Sequence[str]) -> Bench:
+    folder = (args.work or args.out.with_suffix(".work")).absolute()
+    return Bench(REHEARSAL if args.rehearse else FULL, folder, len(devices))
+
+
+def parts_of(bench: Bench, devices: Sequence[str]) -> Iterator[Part]:
+    """Tests first; what shows the least comes first. Raises FailedError for a command line that is refused."""
+    rehearses, everywhere = bench.load is REHEARSAL, len(devices)
+    for number, path in enumerate(read_gpu_paths() if not rehearses else ()):
         if path.test:
-            yield Part(path.name, "paths", path.gpus, PATH_S, lambda gpus, test=path.test: run_test(test, gpus))
-    load = REHEARSAL if args.rehearse else FULL
-    bench = Bench(load, (args.work or args.out.with_suffix(".work")).absolute(), len(devices))
-    everywhere = len(devices)
+            run = partial(run_test, path.test, bench.folder / f"test{number}.log")
+            yield Part(path.name, "paths", path.gpus, PATH_S, run)
     for training in TRAININGS:
-        needs = 2 if training.is_apart and not args.rehearse else 1
-        yield Part(
-            training.name, "figures", max(needs, everywhere), REHEARSED_S if args.rehearse else TRAINING_S,
-            lambda gpus, of=training: measured(lambda: bench.train(of), bench),
-        )  # fmt: skip
+        needs = max(2 if training.is_apart and not rehearses else 1, everywhere)
+        if needs <= everywhere:
+            bench.flags(training)
+        run = partial(measured, partial(bench.train, training), bench)
+        yield Part(training.name, "figures", needs, REHEARSED_S if rehearses else TRAINING_S, run)
     for name in ENGINES:
-        yield Part(
-            name, "figures", everywhere, ENGINE_S, lambda gpus, of=name: measured(lambda: bench.calibrate(of), bench)
-        )
+        run = partial(measured, partial(bench.calibrate, name), bench)
+        yield Part(name, "figures", everywhere, ENGINE_S, run)
 
 
-def run_test(test: str, gpus: Sequence[str]) -> Record:
+def run_test(test: str, log: Path, gpus: Sequence[str]) -> Record:
     command = [sys.executable, "-m", "pytest", "-q", "-x", "--tb=short", "-rs", "-p", "no:cacheprovider", "-m", "gpu"]
-    env = os.environ | {VISIBLE: ",".join(gpus)}
-    try:
-        done = subprocess.run(
-            [*command, f"tests/gpu/{test}"], capture_output=True, text=True, timeout=figures.LIMIT_S, cwd=ROOT,
-            env=env, check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return {"result": FAIL, "said": f"not done after {figures.LIMIT_S} s"}
-    if done.returncode == 0 and " passed" in done.stdout:
+    status = figures.run_logged([*command, f"tests/gpu/{test}"], log, os.environ | {VISIBLE: ",".join(gpus)})
+    said = log.read_text(encoding="utf-8", errors="replace")
+    if status:
+        return {"result": FAIL, "said": "\n".join([f"status {status}", *figures.last_lines(log)])}
+    if " passed" in said:
         return {"result": PASS}
-    if done.returncode == 0:
-        skipped = [line for line in done.stdout.splitlines() if line.startswith("SKIPPED")]
-        return {"result": "skipped", "said": skipped[0].partition(": ")[2] if skipped else "by pytest"}
-    last = (done.stdout + done.stderr).splitlines()[-25:]
-    return {"result": FAIL, "said": "\n".join(line[:300] for line in last)}
+    skipped = [line for line in said.splitlines() if line.startswith("SKIPPED")]
+    return {"result": "skipped", "said": skipped[0].partition(": ")[2] if skipped else "by pytest"}
 
 
-def measured(measure: Callable[[], Record], bench: Bench) -> Record:
+def measured(measure: Callable[[], Record], bench: Bench, gpus: Sequence[str]) -> Record:
+    """On all of `gpus`."""
     try:
         bench.prepare()
         return {"result": PASS, "figures": measure()}
@@ -226,26 +230,24 @@ def side_by_side(devices: Sequence[str]) -> int:
 # -- the run ----------------------------------------------------------------------------------------------------------
 
 
-def run_all(parts: Sequence[Part], devices: Sequence[str], record: Record, args: argparse.Namespace) -> None:
+def run_all(parts: Sequence[Part], devices: Sequence[str], record: Record, out: Path, bench: Bench) -> None:
     """What has not passed yet: tests side by side on GPUs of their own, measurements one after the other on all."""
     left = [part for part in parts if record["parts"].get(part.name, {}).get("result") != PASS]
     tests = [part for part in left if part.kind == "paths"]
     # The first one compiles what the others load.
     for some in (tests[:1], tests[1:]):
         for part, row in run_beside(some, devices):
-            keep(part, row, record, args)
+            keep(part, row, record, out)
     for part in left:
         if part.kind == "figures":
             row = timed(part, devices) if part.needs <= len(devices) else too_few(part, devices)
-            keep(part, row, record, args)
+            keep(part, row, record, out)
     figures_of = {name: row["figures"] for name, row in record["parts"].items() if "figures" in row}
-    found = figures.machine_file(figures_of, len(devices))
-    if found:
-        record.update(found, model=(REHEARSAL if args.rehearse else FULL).shown)
-        write(args.out, record)
-        bench = Bench(REHEARSAL if args.rehearse else FULL, args.out.parent.absolute(), len(devices))
-        record["planned_s"] = figures.planned(args.out, bench)
-        write(args.out, record)
+    if found := figures.machine_file(figures_of, len(devices)):
+        record.update(found, model=bench.load.shown)
+        write(out, record)
+        record["planned_s"] = figures.planned(out, bench)
+        write(out, record)
 
 
 def run_beside(parts: Sequence[Part], devices: Sequence[str]) -> Iterator[tuple[Part, Record]]:
@@ -281,9 +283,9 @@ def too_few(part: Part, devices: Sequence[str]) -> Record:
     return {"result": "skipped", "said": f"needs {part.needs} GPUs, here is {len(devices)}"}
 
 
-def keep(part: Part, row: Record, record: Record, args: argparse.Namespace) -> None:
-    record["parts"][part.name] = {"kind": part.kind, "gpus": part.needs} | row
-    write(args.out, record)
+def keep(part: Part, row: Record, record: Record, out: Path) -> None:
+    record["parts"][part.name] = {"kind": part.kind, "gpus": part.needs, "commit": commit()} | row
+    write(out, record)
     said = row.get("said", "").splitlines()[-1:] or [""]
     print(f"{part.name:60.60} {row['result']}, {row.get('seconds', 0)} s {said[0]}", file=sys.stderr, flush=True)
 
@@ -306,7 +308,7 @@ def report(record: Mapping[str, Any]) -> str:
         "### openrlhf_ada on GPUs", "",
         f"- GPUs: {'; '.join(gpus) or 'none: a rehearsal'}; {here['used']} used; driver {here['driver'] or 'none'}",
         f"- Machine: {here['cores']} processor cores, {here['memory_gib']} GiB of memory",
-        f"- Versions: {versions}; commit {here['commit']}", "",
+        f"- Versions: {versions}; commit {', '.join(sorted({row['commit'] for row in parts.values()}))}", "",
     ]  # fmt: skip
     tests = [
         [name, str(row["gpus"]), outcome(row), str(row.get("seconds", ""))]

@@ -16,6 +16,7 @@ from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.data.files import DataError
 from openrlhf_ada.data.left_out import MOST_SHOWN
 from openrlhf_ada.data.prepared import DRAWS, POSITIVES
+from openrlhf_ada.demo import toy
 from openrlhf_ada.host.rows import load_blended
 from openrlhf_ada.trainer import training_data
 
@@ -144,6 +145,27 @@ def test_long_prompts_are_left_out_in_mode_off_too(prepare: Callable[[Flags], Pr
     path = write(tmp_path / "rows.jsonl", [{"input": "x" * n, "label": "1"} for n in (1, 99)])
     found = prepare({DATA: path, "--data.max_len": "16", "--ada_mode": "off"})
     assert (len(found.rows), len(found.left_out)) == (1, 1)
+
+
+def test_arguments_of_the_template_count_in_a_prompts_length(
+    prepare: Callable[[Flags], Prepared], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run's prompts are checked as they will be sampled, and what the template does not read is refused."""
+    tokenizer = toy._build_tokenizer()
+    tokenizer.chat_template = "{{ messages[0]['content'] }}{% if enable_thinking %}think{% endif %}"
+    monkeypatch.setattr(training_data, "_tokenizer", lambda args: tokenizer)
+    path = write(tmp_path / "rows.jsonl", [{"input": "1" * length, "label": "1"} for length in (3, 8)])
+    flags: Flags = {DATA: path, "--data.max_len": "10", "--data.apply_chat_template": ""}
+    assert len(prepare(flags).rows) == 2
+    assert len(prepare({**flags, "--ada_chat_template_args": '{"enable_thinking": true}'}).rows) == 1
+    unread: Flags = {"--ada_chat_template_args": '{"thinking": true}'}
+    for wrong in (
+        {**flags, **unread},
+        {DATA: path, **unread},
+        {**flags, "--ada_sampling_args": '{"stop_token_ids": [64]}'},
+    ):
+        with pytest.raises(ConfigError, match=r"^--ada_(chat_template|sampling)_args is "):
+            prepare(wrong)
 
 
 def test_a_chat_template_that_refuses_is_one_error(prepare: Callable[[Flags], Prepared], tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def start(first_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> St
         monkeypatch.setattr(first_run, "trouble", lambda: trouble)
         monkeypatch.setattr(first_run, "installation_is_right", lambda: True)
         monkeypatch.setattr(first_run.os, "sched_getaffinity", lambda pid: set(range(64)))
-        monkeypatch.setattr(first_run, "run_test", test or (lambda test, gpus: {"result": "pass"}))
+        monkeypatch.setattr(first_run, "run_test", test or (lambda test, log, gpus: {"result": "pass"}))
         for name in ("train", "calibrate"):
             of = lambda bench, what, name=name: (measure or measured)(name, what)  # noqa: E731
             monkeypatch.setattr(first_run.Bench, name, of)
@@ -193,7 +193,7 @@ def test_one_file_has_all_of_it_and_plan_reads_it(start: Start, capsys: pytest.C
 def test_a_failure_is_shown_and_does_not_end_the_others(
     start: Start, first_run: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def test(of: str, gpus: Sequence[str]) -> dict[str, str]:
+    def test(of: str, log: Path, gpus: Sequence[str]) -> dict[str, str]:
         is_first = of == PATHS[0].test
         return {"result": "FAIL", "said": "E   assert 0.2 < 0.1"} if is_first else {"result": "pass"}
 
@@ -217,7 +217,7 @@ def test_the_same_call_goes_on(start: Start, capsys: pytest.CaptureFixture[str])
     """What has passed is not run again; what has failed is."""
     runs: list[str] = []
 
-    def test(of: str, gpus: Sequence[str]) -> dict[str, str]:
+    def test(of: str, log: Path, gpus: Sequence[str]) -> dict[str, str]:
         runs.append(of)
         if len(runs) == 3:
             raise KeyboardInterrupt
@@ -238,7 +238,7 @@ def test_tests_run_side_by_side_on_gpus_of_their_own(start: Start) -> None:
     """After the first, which compiles."""
     lock, busy, most, first = threading.Lock(), set[str](), [0], []
 
-    def test(of: str, gpus: Sequence[str]) -> dict[str, str]:
+    def test(of: str, log: Path, gpus: Sequence[str]) -> dict[str, str]:
         with lock:
             assert not busy & set(gpus), "one at a time on a GPU"
             busy.update(gpus)
@@ -254,7 +254,7 @@ def test_tests_run_side_by_side_on_gpus_of_their_own(start: Start) -> None:
 
 
 def test_a_run_in_which_everything_is_skipped_is_no_success(start: Start, capsys: pytest.CaptureFixture[str]) -> None:
-    skips = lambda of, gpus: {"result": "skipped", "said": "needs flash-attn"}  # noqa: E731
+    skips = lambda of, log, gpus: {"result": "skipped", "said": "needs flash-attn"}  # noqa: E731
     assert start("--only", "paths", gpus=4, test=skips)[0] == 1
     shown = capsys.readouterr()
     assert "nothing was run" in shown.err and "skipped: needs flash-attn" in shown.out
@@ -265,21 +265,55 @@ def test_a_run_in_which_everything_is_skipped_is_no_success(start: Start, capsys
     [
         (0, "1 passed in 2.0s", {"result": "pass"}),
         (0, "SKIPPED [1] tests/x.py:61: needs weights\n1 skipped", {"result": "skipped", "said": "needs weights"}),
-        (1, "E   assert False", {"result": "FAIL", "said": "E   assert False"}),
+        (1, "E   assert False", {"result": "FAIL", "said": "status 1\nE   assert False"}),
+        ("not done after 9 s", "", {"result": "FAIL", "said": "status not done after 9 s"}),
     ],
-)  # fmt: skip
+)
 def test_pytest_says_what_became_of_a_test(
-    status: int, said: str, result: dict[str, str], first_run: Any, monkeypatch: pytest.MonkeyPatch
+    status: int | str,
+    said: str,
+    result: dict[str, str],
+    first_run: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     calls: list[Any] = []
 
-    def run(command: Sequence[str], **more: Any) -> Any:
-        calls.append((command, more["env"]["CUDA_VISIBLE_DEVICES"]))
-        return SimpleNamespace(returncode=status, stdout=said, stderr="")
+    def run(command: Sequence[str], log: Path, env: dict[str, str]) -> int | str:
+        calls.append((command[-1], env["CUDA_VISIBLE_DEVICES"]))
+        log.write_text(said)
+        return status
 
-    monkeypatch.setattr(first_run.subprocess, "run", run)
-    assert first_run.run_test("test_x.py::test_y", ["2", "3"]) == result
-    assert calls[0][0][-1] == "tests/gpu/test_x.py::test_y" and calls[0][1] == "2,3"
+    monkeypatch.setattr(first_run.figures, "run_logged", run)
+    assert first_run.run_test("test_x.py::test_y", tmp_path / "log", ["2", "3"]) == result
+    assert calls == [("tests/gpu/test_x.py::test_y", "2,3")]
+
+
+def test_what_hangs_is_ended_with_all_that_it_started(
+    first_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(first_run.figures, "LIMIT_S", 0.5)
+    monkeypatch.setattr(first_run.figures, "END_S", 0.1)
+    command = ["sh", "-c", "sleep 61 & echo $!; wait"]
+    assert "not done" in first_run.figures.run_logged(command, tmp_path / "log", dict(os.environ))
+    child = int((tmp_path / "log").read_text())
+    for _ in range(50):
+        if not Path(f"/proc/{child}").exists() or "Z" in Path(f"/proc/{child}/stat").read_text().split()[2]:
+            break
+        time.sleep(0.1)
+    else:
+        pytest.fail("its child is still there")
+
+
+@pytest.mark.slow
+def test_a_refused_command_line_ends_it_before_anything_starts(
+    start: Start, first_run: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = [first_run.figures.Training("x", "train_grpo.sh", group=0)]
+    monkeypatch.setattr(first_run, "TRAININGS", broken)
+    status, out = start(gpus=1, test=lambda *_: pytest.fail("nothing starts"))
+    assert status == 1 and not out.exists()
+    assert "train_grpo.sh refuses: GROUP is 0" in capsys.readouterr().err
 
 
 # -- command lines ----------------------------------------------------------------------------------------------------

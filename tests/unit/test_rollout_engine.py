@@ -21,7 +21,7 @@ from openrlhf_ada.reward.grade import NoScoreError
 from openrlhf_ada.rollout import engine as module
 from openrlhf_ada.rollout.engine import AdaRolloutActor, SamplingSetup, _end_with
 from openrlhf_ada.rollout.messages import Answer
-from openrlhf_ada.rollout.tracked_engine import Job, Rollout, TrackedEngine, current_rollout
+from openrlhf_ada.rollout.tracked_engine import Job, Rollout, TrackedEngine, current_rollout, salted
 
 Execute = Callable[[Any], Awaitable[Any]]
 """What an agent does with the engine."""
@@ -65,6 +65,14 @@ class DyingLlm(Llm):
         yield
 
 
+def test_every_kind_of_prompt_gets_the_version_as_its_salt() -> None:
+    tokens = {"prompt_token_ids": [1, 2]}
+    assert salted([1, 2], 3) == salted(tokens, 3) == tokens | {"cache_salt": "3 "}
+    assert salted("1+1=", 3) == {"prompt": "1+1=", "cache_salt": "3 "}
+    assert salted(tokens | {"cache_salt": "a"}, 3)["cache_salt"] == "3 a"
+    assert tokens == {"prompt_token_ids": [1, 2]}, "the caller's own stays as it is"
+
+
 @pytest.mark.parametrize(("is_cpu", "slots", "speculation"), [(False, 1024, 256), (False, 64, 64), (True, 256, 16)])
 def test_rollouts_to_speculate_follow_the_device(
     monkeypatch: pytest.MonkeyPatch, is_cpu: bool, slots: int, speculation: int
@@ -89,7 +97,7 @@ def make_actor(execute: Execute, llm: Llm | None = None, *, has_weights: bool = 
 
 async def turn(llm: Any, request_id: str = "r") -> dict[str, Any]:
     params = SimpleNamespace(output_kind=None, seed=None)
-    outputs = [output async for output in llm.generate(None, params, request_id)]
+    outputs = [output async for output in llm.generate({}, params, request_id)]
     return response(outputs[-1].outputs[0].token_ids) | {"extra_logs": {"seed": params.seed}}
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from zlib import crc32
 
 from openrlhf_ada.reward.mathematics.numbers import RELATIVE
+from openrlhf_ada.reward.mathematics.sizes import is_affordable, is_huge, is_too_long
 
 # It warns at every call that its own time limits are off.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
@@ -40,12 +41,25 @@ _AND = re.compile(r"\$?(?:,\s*|\s+|\}\s*|;\s*)\\?(?:text\s*\{\s*)?(?:and|or)\s*\
 @lru_cache(maxsize=4096)
 def equal_expressions(label: str, answer: str, *, in_prose: bool = False) -> bool:
     """Is the answer, or where it is prose the formula or number in it, equal to the label?"""
+    if not in_prose and is_too_long(label, answer):
+        return False
     found = (_parsed(answer),) if in_prose else tuple(_parsed(_boxed(reading)) for reading in _spellings(answer))
     return any(_equal(parsed_label(one), given) for one in _spellings(label) for given in found if given)
 
 
+def forget() -> None:
+    """What an interrupted comparison may have left half done: sympy notes what it knows of an expression."""
+    from sympy.core.cache import clear_cache
+
+    for remembered in (_parsed, parsed_label):
+        remembered.cache_clear()
+    clear_cache()
+
+
 def _equal(gold: Sequence[Any], given: Sequence[Any]) -> bool:
-    return (_verified(gold, given) and _near(gold, given)) or _same_value(gold, given)
+    given = [one for one in given if not is_huge(one)]
+    # The value first: it takes no simplifier.
+    return _same_value(gold, given) or (_verified(gold, given) and _near(gold, given))
 
 
 def _verified(gold: Sequence[Any], given: Sequence[Any]) -> bool:
@@ -53,10 +67,10 @@ def _verified(gold: Sequence[Any], given: Sequence[Any]) -> bool:
 
     # Its own time limits use alarms, which only a main thread has.
     return any(
-        verify([one], [other], timeout_seconds=None, allow_set_relation_comp=True)
+        one == other or verify([one], [other], timeout_seconds=None, allow_set_relation_comp=True)
         for one in gold
         for other in given
-        if not differ(one, other)
+        if not differ(one, other) and is_affordable(one, other)
     )
 
 
