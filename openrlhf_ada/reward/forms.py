@@ -83,20 +83,17 @@ class _ByName:
         self._function, self._known, self._in_messages = function, known, False
 
     def __call__(self, response: str, label: Any, prompt: str) -> Any:
+        said, asked = {"role": "assistant", "content": response}, {"role": "user", "content": prompt}
         if not self._in_messages:
             try:
                 return self._call(response, prompt, response, label, prompt)
             except (TypeError, AttributeError, IndexError):
                 with suppress(Exception):
-                    returned = self._call_with_messages(response, label, prompt)
+                    returned = self._call([said], [asked], response, label, prompt)
                     # An empty text can be the reason itself.
                     self._in_messages = bool(response)
                     return returned
                 raise
-        return self._call_with_messages(response, label, prompt)
-
-    def _call_with_messages(self, response: str, label: Any, prompt: str) -> Any:
-        said, asked = {"role": "assistant", "content": response}, {"role": "user", "content": prompt}
         return self._call([said], [asked], response, label, prompt)
 
     def _call(self, completion: Any, asked: Any, response: str, label: Any, prompt: str) -> Any:

@@ -155,7 +155,7 @@ class Trials(ExitStack):
         for trial in self._trials:
             asked = rows.get(trial.name, ())
             # A policy's answers may be of no use, which labels are not. Servers may charge for each.
-            asked = [*asked, *(() if is_url(trial.name) else (row._replace(answer="") for row in asked[:1]))]
+            asked = [*asked, *(() if is_url(trial.name) else (Row(row.prompt, "", row.label) for row in asked[:1]))]
             trial.rows.write(json.dumps(asked, default=str).encode())
             trial.rows.seek(0)
             assert trial.process.stdin is not None
