@@ -59,6 +59,7 @@ def train(args: SimpleNamespace, note: Callable[[str], None]) -> None:
         shares_gpu=shares_gpus(args),
         grading=grading(args.ada),
         trusts_model_code=args.ada.trust_remote_code,
+        engine_args=args.ada.engine_args,
     )
     here = on_this_node()
     started = _Kept(RayAdaPPOTrainer.options(**here)), _Kept(RayAdaPPOTrainerAsync.options(**here))

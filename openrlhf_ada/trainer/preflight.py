@@ -18,6 +18,7 @@ from openrlhf_ada.config.settings import Settings, make_policy
 from openrlhf_ada.data.files import check_names
 from openrlhf_ada.data.prepared import check_counts
 from openrlhf_ada.eval.held_out import best_metric_names
+from openrlhf_ada.host.engine_options import engine_arguments
 from openrlhf_ada.host.model_code import check_model_code, has_experts, read_config
 from openrlhf_ada.reporting.run_log import METRICS_FILE
 from openrlhf_ada.reporting.wandb_run import check_key
@@ -41,6 +42,7 @@ def check_without_files(args: SimpleNamespace) -> None:
     """What can be said of the flags where the files that they name may be on another machine; raises ConfigError."""
     check_against_host(args.ada, args)
     raise_first(chain(_required(args), _rewards(args), _others(args)))
+    engine_arguments(args.ada.engine_args)
 
 
 def _required(args: SimpleNamespace) -> Iterator[Problem]:
