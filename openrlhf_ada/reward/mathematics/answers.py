@@ -302,9 +302,8 @@ def final_answer(label: str) -> str:
 @lru_cache(maxsize=4096)
 def _equals_itself(label: str) -> bool:
     plain = _plain(label)
-    is_a_choice = choice_of_label(unfenced(label)) is not None
     is_a_time = time_of_day(words(plain)) or date_of(words(plain))
-    if is_text(plain) or is_a_choice or is_a_time or _CONGRUENCE.search(plain):
+    if is_text(plain) or is_a_time or choice_of_label(unfenced(label)) or _CONGRUENCE.search(plain):
         return True
     inner = measured(without_qualifier(plain)).expression
     return number(_NAMED.sub("", inner)) is not None or is_readable(inner)

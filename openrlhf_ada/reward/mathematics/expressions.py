@@ -133,11 +133,10 @@ def _same_value(gold: Sequence[Any], parsed: Sequence[Any]) -> bool:
 def _agree(a: Any, b: Any) -> bool:
     """Have they one value at a point, and where they have branches the same real values at others, or both none?"""
     no_branches = (has_no_branches(a) and has_no_branches(b)) or (a.is_number and b.is_number)
-    names = sorted(one.name for one in (a - b).free_symbols)
-    if not no_branches and not (_is_elementary(a) and _is_elementary(b)):
+    is_known = no_branches or (_is_elementary(a) and _is_elementary(b))
+    if not is_known or abs(at_a_point(a) - at_a_point(b)) > 1e-20 * abs(at_a_point(a)):
         return False
-    if abs(at_a_point(a) - at_a_point(b)) > 1e-20 * abs(at_a_point(a)):
-        return False
+    names = sorted(one.name for one in a.free_symbols | b.free_symbols)
     signs = [(), *((name,) for name in names), tuple(names)]
     return no_branches or all(
         _same_real(at_a_point(a, size, negative), at_a_point(b, size, negative))

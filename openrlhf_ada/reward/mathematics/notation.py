@@ -54,13 +54,11 @@ def undressed(text: str) -> str:
     r"""Without colours, fonts, sizes, lines and frames, a sign before it (`=`, `\therefore`) and a tick behind it."""
     if not _DRESSED.search(text):
         return text.strip()
-    plain = text
     for found, instead in _DRESS:
-        plain = found.sub(instead, plain)
-    plain = plain.strip()
-    while plain != text and plain.startswith("{") and closing(plain, 1) == len(plain) - 1 and "," not in plain:
-        plain = plain[1:-1].strip()
-    return plain
+        text = found.sub(instead, text).strip()
+    while text.startswith("{") and closing(text, 1) == len(text) - 1 and "," not in text:
+        text = text[1:-1].strip()
+    return text
 
 
 def _as_tuple(text: str) -> str:

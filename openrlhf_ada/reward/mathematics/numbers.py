@@ -142,7 +142,7 @@ def time_of_day(text: str) -> tuple[int, int, str] | None:
     return int(match[1]), int(match[2] or 0), (match[3] or "").lower()
 
 
-_YEAR_FIRST = re.compile(r"([0-9]{4})([-/.])([0-9]{1,2})\2([0-9]{1,2})|([0-9]{4})年([0-9]{1,2})月([0-9]{1,2})日")
+_YEAR_FIRST = re.compile(r"([0-9]{4})[-/年]([0-9]{1,2})[-/月]([0-9]{1,2})日?")
 _YEAR_LAST = re.compile(r"([0-9]{1,2})/([0-9]{1,2})/([0-9]{4})")
 _MONTHS = "janfebmaraprmayjunjulaugsepoctnovdec"
 _MONTH = pattern("numbers", "month")
@@ -151,10 +151,9 @@ _MONTH = pattern("numbers", "month")
 def date_of(text: str) -> tuple[str, int, str] | None:
     """Year, month and day; what is not said is empty. 3/4/2024 is in March."""
     if match := _YEAR_FIRST.fullmatch(text):
-        year, month, day = (match[1], match[3], match[4]) if match[1] else match.group(5, 6, 7)
-        return year, int(month), day.lstrip("0")
+        return match[1], int(match[2]), match[3].lstrip("0")
     if match := _YEAR_LAST.fullmatch(text):
-        month, day = sorted(match.group(1, 2), key=int) if int(match[1]) > 12 else match.group(1, 2)
+        month, day = match.group(2, 1) if int(match[1]) > 12 else match.group(1, 2)
         return match[3], int(month), day.lstrip("0")
     if match := _MONTH.fullmatch(text):
         day, year = match[1] or match[3] or "", match[4] or ""

@@ -23,10 +23,7 @@ CHECK = re.compile(r"\s\([^()A-Za-z]*[^()A-Za-z\s][^()A-Za-z]*=[^()]*\)[\s.]*$")
 """An equation in brackets behind an answer: 42 (6*7=42)."""
 RESTATED = pattern("prose", "restated")
 """The same once more: 42 (i.e. 42.0), 42 (= 6*7), 1/2 (or 0.5)."""
-POWER_SIGN = re.compile(
-    r"((?<![A-Za-z0-9)\]}])\*\*(?! )[^*\n]+\*\*)|(?<=[A-Za-z0-9)\]}])(?:\*\*(?=[A-Za-z0-9(-])| \*\* )([0-9]+)?"
-)
-"""Of Python, or (group 1) something bold."""
+POWER_SIGN = pattern("prose", "power_sign")
 _DENIED = pattern("prose", "denied")
 _LEFT_OPEN = pattern("prose", "left_open")
 _DENIES = table("prose", "denies")

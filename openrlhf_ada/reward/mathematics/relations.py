@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from itertools import permutations
 
 from openrlhf_ada.reward.mathematics.notation import simplified
+from openrlhf_ada.reward.mathematics.tables import pattern
 
 _GREEK = r"\\(?:alpha|beta|gamma|delta|(?:var)?epsilon|zeta|eta|theta|lambda|mu|nu|xi|rho|sigma|tau|(?:var)?phi|omega)"
 _SUBSCRIPT = r"(?:_(?:\w|\{(?:[^{}]|\{[^{}]*\}){1,20}\}|\\[a-z]+))?"
@@ -36,10 +37,7 @@ _FUNCTION = re.compile(r"[a-zA-Z]\s*\([a-z]\)\s*=")
 _TUPLE = re.compile(r"\([^()]+,[^()]+\)")
 # x^2 + C, C + x^2, C e^x
 _OF_A_SUM = r"\+\s*{0}\s*$|^{0}\s*\+|{0}\s*(?:\\cdot\s*)?(?:e\s*\^|\\(?:exp|sin|cos|ln|sinh|cosh)(?![a-z]))"
-_COLUMN = re.compile(
-    r"[\[(]?\s*\\begin\s*\{(?:[pbB]?matrix|array)\}(?:\s*\{[lcr|]*\})?(.*)\\end\s*\{[a-zA-Z]+\}\s*[\])]?\s*(\^T)?",
-    re.DOTALL,
-)
+_COLUMN = pattern("relations", "column")
 _UNIT = re.compile(r"(?<![A-Za-z\\])([ijk])(?![A-Za-z])")
 _FACTOR = r"(?:[0-9]+(?:\.[0-9]+)?|\\frac\{[^{}]*\}\{[^{}]*\}|\\sqrt\{[^{}]*\})*"
 _VECTOR = re.compile(rf"(?:[+-]?\s*{_FACTOR}\s*\*?\s*[ijk]\s*){{2,3}}")
@@ -49,18 +47,10 @@ _OR = re.compile(r"\s*(?:\\text\s*\{\s*or\s*\}|\\(?:lor|vee)(?![a-z])|\bor\b)\s*
 
 
 def turned(text: str) -> str:
-    r"""`x = 2` for `2 = x`, and `1 < x < 2` for `2 > x > 1`."""
+    r"""`x = 2` for `2 = x`."""
     left, equals, right = text.rpartition("=")
-    if not equals and not has_order(text):
-        return text
-    sides, signs = _ORDER.split(text), _ORDER.findall(text)
-    if len(sides) == 3 and all(sign.lstrip("\\")[0] in ">g" for sign in signs):
-        signs = [sign.replace(">", "<").replace("g", "l") for sign in signs[::-1]]
-        return f"{sides[2].strip()} {signs[0]} {sides[1].strip()} {signs[1]} {sides[0].strip()}"
-    is_name = (
-        equals and _ALONE.fullmatch(right) and not _ALONE.fullmatch(left) and not re.search(r"[=<>,]|[!:\\]$", left)
-    )
-    return f"{right.strip()}={left.strip()}" if is_name else text
+    is_name = equals and _ALONE.fullmatch(right) and not _ALONE.fullmatch(left)
+    return f"{right.strip()}={left.strip()}" if is_name and not re.search(r"[=<>,]|[!:\\]$", left) else text
 
 
 def as_tuple(text: str) -> str | None:
@@ -99,9 +89,8 @@ def with_constants_of(label: str, answer: str) -> Iterator[str]:
     r"""The answer with the label's names of what is any number: `C_1 e^x + C_2 e^{-x}` for `A e^x + B e^{-x}`."""
     mine, theirs = ([one for one in _LETTER.findall(without_name(text)) if one] for text in (label, answer))
     known, new = set(mine) - set(theirs), set(theirs) - set(mine)
-    if not 0 < len(known) == len(new) < 4 or not _stand_for_any(
-        (label, known, Counter(mine)), (answer, new, Counter(theirs))
-    ):
+    sides = (label, known, Counter(mine)), (answer, new, Counter(theirs))
+    if not 0 < len(known) == len(new) < 4 or not _stand_for_any(*sides):
         return
     for order in permutations(sorted(known)):
         names = dict(zip(sorted(new), order, strict=True))
@@ -112,14 +101,11 @@ def _stand_for_any(*sides: tuple[str, set[str], Counter[str]]) -> bool:
     """Are these letters of label and answer constants, a parameter or an integer, and not given by the problem?"""
     texts, names = [side[0] for side in sides], [side[1] for side in sides]
     heads = [match and match[0].replace(" ", "") for match in map(_FUNCTION.match, texts)]
-    if heads[0] and heads[0] == heads[1]:
+    if heads[0] and heads[0] == heads[1] and not any(one in heads[0] for one in names[0] | names[1]):
         return True
-    if all(
-        _TUPLE.fullmatch(without_qualifier(text)) and len(counts) == len(used) == 1 for text, used, counts in sides
-    ):
-        return True
-    if all(len(used) == 1 and used <= set("klmn") for used in names):
-        return all(r"\pi" in text or re.search(rf"{min(used)}\s*\\in(?![a-z])", text) for text, used, _ in sides)
+    if all(len(counts) == 1 for _, _, counts in sides):
+        are_integers = all(min(used) in "klmn" and re.search(r"\\(?:pi|in)(?![a-z])", text) for text, used, _ in sides)
+        return are_integers or all(_TUPLE.fullmatch(without_qualifier(text)) for text in texts)
     # C_1 x + C_2 x^2
     are_numbered = any(all(one[0] in "Cc" and "_" in one for one in used) for used in names)
     return any(all(one[0] in "Cc" for one in used) for used in names) and all(

@@ -29,7 +29,6 @@ _ITEM = pattern("text", "item")
 _NO_ITEM = re.compile(r"\b(?:is|are|was|not|so|then|thus|we|get|if|when|but|hence|no)\b")
 TAGGED = re.compile(r"<answer>((?:(?!<answer>|</answer>).)*)</answer>", re.DOTALL)
 _FENCES = (("$$", "$$"), ("$", "$"), (r"\[", r"\]"), (r"\(", r"\)"), ("`", "`"))
-_OPENING = {"]": r"\[", ")": r"\("}
 _OPENINGS = tuple(opening for opening, _ in _FENCES)
 _DISPLAY = re.compile(r"\$\$([^$]+)\$\$|\\\[((?:(?!\\[\[\]]).)+)\\\]", re.DOTALL)
 _END_MARK = re.compile(
@@ -180,8 +179,7 @@ def clause_of(said: str) -> str:
     if display is not None:
         return display[0]
     clause = said.split("\n")[0]
-    if clause.endswith((r"\]", r"\)")) and clause.count(clause[-2:]) > clause.count(_OPENING[clause[-1]]):
-        clause = clause[:-2]
+    clause = re.sub(r"^((?:(?!\\[\[(]).)*)\\[\])]$", r"\1", clause)
     # A full stop ends it; one within a number or a word (p.m.) does not.
     clause = re.split(r"\.(?=\s+[A-Z]|\s*$)", clause, maxsplit=1)[0] if not clause.endswith(".m.") else clause
     return _END_MARK.sub("", re.sub(r"^[-\u2022]\s+", "", clause)).strip(" *_`\t")

@@ -98,11 +98,7 @@ def comparable(label: str, answer: str) -> tuple[Measured, Measured] | None:
         if factor is None:
             return None
         value = number(given.expression)
-        scaled = (
-            str(value.value * factor)
-            if value
-            else rf"\frac{{{factor.numerator}}}{{{factor.denominator}}} \cdot ({given.expression})"
-        )
+        scaled = str(value.value * factor) if value else rf"({factor}) \cdot ({given.expression})"
         given = replace(given, expression=scaled, unit=expected.unit)
     if expected.base and given.base and expected.base != given.base:
         return None
