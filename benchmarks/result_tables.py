@@ -7,11 +7,20 @@ from __future__ import annotations
 
 import json
 import re
+import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from openrlhf_ada.platforms.gpu_paths import read_gpu_paths
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "tests" / "support")]
+
+from model_shapes import MODELS  # noqa: E402
+
+from benchmarks.weight_memory import update_memory  # noqa: E402
+from benchmarks.weight_nodes import GPUS, WAYS, Layout, update_s  # noqa: E402
+from openrlhf_ada.platforms.gpu_paths import read_gpu_paths  # noqa: E402
+from openrlhf_ada.weights.manifest import Manifest  # noqa: E402
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -180,6 +189,41 @@ def engine_host() -> tuple[list[str], Rows]:
     )
 
 
+def moments() -> tuple[list[str], Rows]:
+    head = ["Model, weights", "policy, ZeRO-2", "ZeRO-3", "engine, T = 1", "T = 8", "shared, T = 1", "T = 8"]
+    return [*head, "OpenRLHF's", "its calls"], (_moments(name, shapes.manifest()) for name, shapes in MODELS.items())
+
+
+def _moments(name: str, manifest: Manifest) -> Iterator[str]:
+    parameters: dict[str, int] = defaultdict(int)
+    for tensor in manifest.tensors:
+        parameters[tensor.source or tensor.name] += tensor.num_bytes
+    apart, shared = (
+        {(t, z): update_memory(manifest, backend=way, tensor_parallel=t, zero_stage=z) for t in (1, 8) for z in (2, 3)}
+        for way in ("nccl", "ipc")
+    )
+    policy = [apart[1, zero].policy for zero in (2, 3)]
+    engine = [apart[workers, 2].engine for workers in (1, 8)]
+    both = [shared[workers, 2].policy + shared[workers, 2].engine for workers in (1, 8)]
+    yield f"{name}, {sum(parameters.values()) / 1e9:.0f} GB"
+    yield from (f"{size / 1e9:.1f}" for size in [*policy, *engine, *both, max(parameters.values())])
+    yield str(len(parameters))
+
+
+def nodes() -> tuple[list[str], Rows]:
+    models = {"Qwen2.5-7B": 1, "Qwen3-30B-A3B (experts)": 2, "Llama-3.1-70B": 8}
+    return ["Model, nodes", *WAYS], (
+        [f"{name}, {text}", *(f"{max(_over_nodes(name, way, n, t) for n in counts):.2g}" for way in WAYS)]
+        for name, t in models.items()
+        for text, counts in {"1": [1], "2 or 4": [2, 4]}.items()
+    )
+
+
+def _over_nodes(name: str, way: str, count: int, workers: int) -> float:
+    """Half of one node has no room for an engine of 8 GPUs."""
+    return update_s(MODELS[name].manifest(), way, Layout(count, workers if count > 1 else min(workers, GPUS // 2)))
+
+
 def gpu_paths() -> tuple[list[str], Rows]:
     """One home for this list: openrlhf_ada/platforms/gpu_paths.toml."""
     body = (
@@ -219,6 +263,8 @@ TABLES: dict[tuple[str, str], Callable[[], tuple[list[str], Rows]]] = {
     ("cpu.md", "precision"): cpu_precision,
     ("cpu.md", "engine"): cpu_engine,
     ("cpu.md", "memory"): soak,
+    ("gpu.md", "what an update takes"): moments,
+    ("gpu.md", "an update over nodes"): nodes,
     ("gpu.md", "an engine's process"): engine_host,
     ("gpu.md", "paths"): gpu_paths,
     ("weights.md", "seconds of an update"): weight_sync,

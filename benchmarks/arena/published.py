@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from openrlhf_ada.cli import plan
 from openrlhf_ada.cli.demo import TOY, prepare_model, write_prompts
+from openrlhf_ada.cli.scenario import read_machine
+from openrlhf_ada.simulation.step_seconds import ENGINES, STEP_MODELS
 
 if TYPE_CHECKING:
     from benchmarks.arena.real import Cell, Conditions, Flags
@@ -156,13 +158,21 @@ def split(source: Path, folder: Path, seed: int) -> tuple[str, str]:
 # -- how large it is --------------------------------------------------------------------------------------------------
 
 
-def planned(machine: str, data: Path, methods: Sequence[str]) -> list[dict[str, Any]]:
-    """Steps of the methods as `openrlhf-ada plan` has them. `machine`: its --machine."""
+def gpus_of(machine: str) -> int:
+    """`machine`: --machine of `plan`. Raises ValueError or OSError for a file of no machine."""
+    return ENGINES if machine in STEP_MODELS else read_machine(Path(machine))[1]
+
+
+def planned(machine: str, data: Path, methods: Sequence[str], gpus: int) -> list[dict[str, Any]]:
+    """Steps of the methods as `openrlhf-ada plan` has them, on so many GPUs of this kind: training by the token takes
+    the longer, the fewer they are."""
     source = [str(data)] if data.is_file() else ["--beta", HARD]
     with tempfile.NamedTemporaryFile(suffix=".json") as out, contextlib.redirect_stdout(io.StringIO()):
         argv = [*source, "--machine", machine, "--methods", ",".join(methods), "--max_tokens", "2048"]
-        plan.main([*argv, "--json", out.name])
-        return json.loads(Path(out.name).read_text(encoding="utf-8"))
+        plan.main([*argv, "--engines", str(gpus), "--json", out.name])
+        rows = json.loads(Path(out.name).read_text(encoding="utf-8"))
+    share = gpus_of(machine) / gpus
+    return [row | {"seconds": row["sampling_s"] + share * row["training_s"] + row["fixed_s"]} for row in rows]
 
 
 def size(conditions: Conditions, runs: int) -> tuple[float, str]:

@@ -126,7 +126,7 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
     own = parser.add_argument_group("of --model math-1.5b").add_argument
     own("--weights", metavar="MODEL", help="another model: a folder or a hub id (default Qwen/Qwen2.5-Math-1.5B)")
     own("--data", type=Path, metavar="FILE", help="of prepare-data (default: the recipe's, prepared first)")
-    own("--gpus", type=int, metavar="N", help="of this machine (default 8)")
+    own("--gpus", type=int, metavar="N", help="of this machine (default: those of --machine)")
     own("--machine", metavar="FILE", help="of tests/gpu/first_run.sh, for the size (default: 8 H100)")
     add("--minutes", type=float, metavar="M", help="stop after so many minutes (default: never)")
     add("--out", type=Path, default=Path("runs/arena-real"), metavar="DIR")
@@ -184,14 +184,16 @@ def published_conditions(args: argparse.Namespace, model: str, kept: dict[str, A
     if kind.budget:
         budget = args.budget or kept.get("budget", kind.budget)
         return Conditions(model, budget, rates, kind.prompts, kind.answers)
-    gpus, weights = args.gpus or kept.get("gpus", 8), args.weights or kept.get("weights", published.WEIGHTS)
+    machine = args.machine or "1.5b"
+    gpus = args.gpus or kept.get("gpus") or published.gpus_of(machine)
+    weights = args.weights or kept.get("weights", published.WEIGHTS)
     given = args.data or (Path(kept["data"]) if "data" in kept else None)
     data = published.data_of(given, args.out, is_kept=args.data is None)
     named = dict.fromkeys([kind.reference, *methods])
     seconds: dict[str, float] = dict(kept.get("step_seconds", {}))
     answer_s = kept.get("answer_seconds", 0.0)
     if missing := [name for name in named if name not in seconds]:
-        rows = published.planned(args.machine or "1.5b", data, list(dict.fromkeys([kind.reference, *missing])))
+        rows = published.planned(machine, data, list(dict.fromkeys([kind.reference, *missing])), gpus)
         seconds = published.step_seconds(rows) | seconds
         answer_s = answer_s or published.answer_seconds(rows)
     budget = args.budget or kept.get("budget", round(published.STEPS * seconds[kind.reference]))

@@ -64,7 +64,7 @@ def _prepare(args: argparse.Namespace, progress: Counting) -> Callable[[], None]
     args.out.mkdir(parents=True, exist_ok=True)
     problems, facts, dropped = clean(sources, reward, rewards, args, progress)
     check_template(args.template, args.system, problems)
-    sampling = sampling_of(args, longest_context([args.model], trusted=args.trust_remote_code))
+    sampling = sampling_of(args, longest_context([args.model], args.engine_args, trusted=args.trust_remote_code))
     prompts, too_long = fitting_prompts(args.model, problems, args, sampling)
     dropped += [_left_out(p, too_long[p.id], "that leave no room for an answer") for p in problems if p.id in too_long]
     file = args.out / DROPPED_FILE

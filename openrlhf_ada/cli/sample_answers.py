@@ -22,6 +22,7 @@ from openrlhf_ada.data.files import DataError
 from openrlhf_ada.data.problems import Problem
 from openrlhf_ada.eval.answers import AnswerFile, AnswerRow, Asked, Sampled, answered
 from openrlhf_ada.eval.measures import Answered
+from openrlhf_ada.host.engine_options import recorded
 from openrlhf_ada.platforms.signals import TerminatedError, status_of
 from openrlhf_ada.reporting.counting import Counting
 from openrlhf_ada.reward.extraction import VOTING, answer_name, extracted
@@ -203,6 +204,7 @@ def _settings(model: str, problem_set: ProblemSet, args: argparse.Namespace, sam
         "max_new_tokens": sampling.max_new_tokens,
         "max_len": None if url else sampling.max_len,
         "seed": sampling.seed,
+        "engine_args": recorded(args.engine_args, "--engine_args"),
         "template": "\n".join(sorted({problem.template for problem in problems})),
         "system": args.system,
         "chat": not args.no_chat,

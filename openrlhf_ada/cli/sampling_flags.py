@@ -18,6 +18,7 @@ from openrlhf_ada.data.problems import Problem, Question, Source
 from openrlhf_ada.data.questions import rendered
 from openrlhf_ada.data.row_rewards import KEY, RowRewards, parse_map
 from openrlhf_ada.eval.answers import as_text
+from openrlhf_ada.host.engine_options import engine_arguments, recorded
 from openrlhf_ada.host.parser import parse_host_arguments
 from openrlhf_ada.platforms import without_gpu
 from openrlhf_ada.reward.names import check_rewards, split_names
@@ -27,7 +28,7 @@ from openrlhf_ada.reward.reward_function import MIXED, NAMED, Grading, is_url
 OF_TRAINING = (
     *("timeout", "reward_timeout", "reward_memory", "reward_workers", "code_imports", "code_partial"),
     *("reward_key", "reward_map", *PASSED_ON),
-    *("cluster_wait", "trust_remote_code", "verbose"),
+    *("cluster_wait", "engine_args", "trust_remote_code", "verbose"),
 )
 """Flags of training that these commands have too, with the same types, defaults, ranges and help texts."""
 
@@ -126,12 +127,13 @@ def sampling_of(args: argparse.Namespace, longest: int | None = None) -> Samplin
     return Sampling(**{f.name: getattr(args, f.name) for f in fields(Sampling)} | {"max_len": max_len})
 
 
-def longest_context(models: Sequence[str], *, trusted: bool) -> int:
+def longest_context(models: Sequence[str], engine_args: str | None, *, trusted: bool) -> int:
     """Tokens, prompt and answer, that each of these takes. vLLM would refuse more after half a minute. Raises
-    ConfigError: one is not there, or brings code along and is not `trusted`."""
+    ConfigError: one is not there, or brings code along and is not `trusted`, or an engine takes no such options."""
     from openrlhf_ada.host.model_code import check_model_code
     from openrlhf_ada.trainer.preflight import check_model
 
+    engine_arguments(engine_args, "--engine_args")
     for model in models:
         check_model("--model", model, trusted=trusted)
         check_model_code("--model", model, trusted=trusted)
@@ -204,6 +206,7 @@ def host_namespace(model: str, reward: str, args: argparse.Namespace, sampling: 
         "--data.max_len": sampling.max_len,
         "--train.seed": sampling.seed,
         "--ada_cluster_wait": args.cluster_wait,
+        "--ada_engine_args": recorded(args.engine_args) or "",
         # What follows is of training, of which there is none, and fits every machine.
         "--data.prompt_dataset": "none",
         "--algo.kl.init_coef": 0,

@@ -19,7 +19,7 @@ from openrlhf_ada.eval.openai_server import OpenAIServer
 
 KEY_NAME = "OPENAI_API_KEY"
 
-OF_ENGINES = ("engines", "tensor_parallel_size", "gpu_memory_utilization", "cluster_wait", "max_len")
+OF_ENGINES = ("engines", "tensor_parallel_size", "gpu_memory_utilization", "cluster_wait", "engine_args", "max_len")
 """Flags of engines that `eval` starts itself."""
 
 OF_SERVER = ("api_key_env", "concurrency")

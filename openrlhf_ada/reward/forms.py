@@ -19,13 +19,13 @@ LISTS, SINGLE = {"completions", "solution_strs", "queries"}, {"completion", "sol
 LABELS = ("ground_truth", "label", "answer", "solution", "target", "gold", "reference", "expected_answer")
 """Parameters with a default, and keywords, that stand for the whole label."""
 NONE_IF_UNREAD = {"data_source", "data_sources", "extra_info", "extra_infos"}
-"""verl demands these parameters. Most functions do not read them."""
+"""verl gives these to all, and most do not read them. A default would be what the function does not expect."""
 NO_COLUMNS = NONE_IF_UNREAD.union(("completion_ids", "trainer_state", "log_extra", "log_metric", "parser", "task"))
 
 
 def as_grader(function: Any) -> Grader:
-    """Of a function of any form. It raises what the function raises; UnusableLabelError for a
-    label without what the function takes; NoScoreError for what is no score; ValueError for one outside of [0, 1]."""
+    """Of a function of any form. It raises what the function raises; UnusableLabelError for a label without what the
+    function takes; NoScoreError for what is no score."""
     ask, takes_prompt = asker(function), "prompt" in parameters_of(function)
 
     def grade(response: str, label: Any, prompt: str = "") -> Grade:
@@ -34,8 +34,6 @@ def as_grader(function: Any) -> Grader:
         if not hasattr(returned, "score"):
             reward, score = reward_and_score(returned)
             returned = Grade(score, reward=reward)
-        if not 0.0 <= float(returned.score) <= 1.0:
-            raise ValueError(f"the grader gave the score {returned.score!r}, which is not in [0, 1]")
         return returned
 
     return grade
@@ -85,20 +83,17 @@ class _ByName:
         self._function, self._known, self._in_messages = function, known, False
 
     def __call__(self, response: str, label: Any, prompt: str) -> Any:
+        said, asked = {"role": "assistant", "content": response}, {"role": "user", "content": prompt}
         if not self._in_messages:
             try:
                 return self._call(response, prompt, response, label, prompt)
             except (TypeError, AttributeError, IndexError):
                 with suppress(Exception):
-                    returned = self._call_with_messages(response, label, prompt)
+                    returned = self._call([said], [asked], response, label, prompt)
                     # An empty text can be the reason itself.
                     self._in_messages = bool(response)
                     return returned
                 raise
-        return self._call_with_messages(response, label, prompt)
-
-    def _call_with_messages(self, response: str, label: Any, prompt: str) -> Any:
-        said, asked = {"role": "assistant", "content": response}, {"role": "user", "content": prompt}
         return self._call([said], [asked], response, label, prompt)
 
     def _call(self, completion: Any, asked: Any, response: str, label: Any, prompt: str) -> Any:
@@ -113,11 +108,13 @@ class _ByName:
         given = {name: known[key] for name, key in keys.items() if key in known}
         left = {p.name: p.default is p.empty for p in named if p.name not in given}
         unread = {name for name in left.keys() & NONE_IF_UNREAD if not _reads(self._function, name)}
-        missing = [name for name, is_required in left.items() if is_required and name not in unread]
+        missing = [
+            name for name, demanded in left.items() if (demanded or name in NONE_IF_UNREAD) and name not in unread
+        ]
         if len(missing) > 1 or set(missing) & NO_COLUMNS:
             raise UnusableLabelError(
                 f"the reward takes {', '.join(missing)}, which are no keys of the label: name these columns as labels "
-                f"(--data.label_key or --label_key {','.join(missing)}), or give the parameters defaults"
+                f"(--data.label_key or --label_key {','.join(missing)}), or write a function that does without them"
             )
         takers = missing or [name for name in left if keys[name] in LABELS][:1]
         given |= dict.fromkeys(unread) | dict.fromkeys(takers, label)

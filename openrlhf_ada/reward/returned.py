@@ -20,7 +20,7 @@ _REWARDS, _SCORES = ("rewards", "reward", "score", "scores"), ("scores", "acc", 
 def as_rewards(returned: Any) -> Mapping[str, Any]:
     """As OpenRLHF reads it, with 'rewards'. Raises NoScoreError for what is neither one number nor a dict with one."""
     if not isinstance(returned, Mapping):
-        return {"rewards": _number(returned, "reward")}
+        return {"rewards": number_in(returned, "reward")}
     reward, score = (next((k for k in keys if returned.get(k) is not None), None) for keys in (_REWARDS, _SCORES))
     if reward is None:
         raise NoScoreError(f"it returned no 'rewards', but {', '.join(map(repr, returned)) or 'an empty dict'}")
@@ -34,16 +34,9 @@ def reward_and_score(returned: Any) -> tuple[float, float]:
     if not isinstance(logs, Mapping):
         raise NoScoreError(f"it returned {_kind(logs)} as 'extra_logs', expected a dict of numbers")
     for name, value in logs.items():
-        _number(_first(value), f"extra_logs {name!r}")
-    reward = _number(found["rewards"], "'rewards'")
-    return reward, reward if found.get("scores") is None else _number(found["scores"], "'scores'")
-
-
-def _number(value: Any, name: str) -> float:
-    number, cause = score_in(value, name)
-    if number is None:
-        raise NoScoreError(cause)
-    return number
+        number_in(_first(value), f"extra_logs {name!r}")
+    reward = number_in(found["rewards"], "'rewards'")
+    return reward, reward if found.get("scores") is None else number_in(found["scores"], "'scores'")
 
 
 def within(text: Any) -> Any:
@@ -55,10 +48,10 @@ def within(text: Any) -> Any:
     return text
 
 
-def score_in(value: Any, name: str = "score") -> tuple[float | None, str]:
-    """(the number, "") or (None, why there is none): a number, or a list, an array or a tensor with one."""
+def number_in(value: Any, name: str = "score") -> float:
+    """A number, or the one of a list, an array or a tensor; raises NoScoreError."""
     if value is None:
-        return None, f"the reward function returned no {name}"
+        raise NoScoreError(f"the reward function returned no {name}")
     # A tensor may be on a GPU, of half precision, or part of a graph.
     plain = value.tolist() if hasattr(value, "tolist") else value
     try:
@@ -66,11 +59,12 @@ def score_in(value: Any, name: str = "score") -> tuple[float | None, str]:
     except ValueError:
         array = np.asarray([None])
     if array.dtype.kind not in "biuf":
-        return None, f"the reward function returned {_kind(plain)} as {name}, expected one number"
+        raise NoScoreError(f"the reward function returned {_kind(plain)} as {name}, expected one number")
     if array.size != 1:
-        return None, f"the reward function returned {array.size} numbers as {name} of one answer"
-    number = float(array.item())
-    return (number, "") if math.isfinite(number) else (None, f"the reward function returned the {name} {number}")
+        raise NoScoreError(f"the reward function returned {array.size} numbers as {name} of one answer")
+    if not math.isfinite(array.item()):
+        raise NoScoreError(f"the reward function returned the {name} {float(array.item())}")
+    return float(array.item())
 
 
 def _first(value: Any) -> Any:

@@ -52,12 +52,13 @@ class Row(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What became of a trial. `broken`: why the file cannot be loaded. `grades`: of the rows that were asked, without
-    seconds. `is_late`: nothing more is known after LIMIT_S."""
+    seconds; `empty`: of an empty answer. `is_late`: nothing more is known after LIMIT_S."""
 
     flag: str
     name: str
     broken: str = ""
     grades: Sequence[TimedGrade] = ()
+    empty: TimedGrade | None = None
     is_late: bool = False
 
     def error(self, *, unit: bool = False) -> ConfigError | None:
@@ -68,7 +69,10 @@ class Verdict:
         if self.grades and not scores:
             rule = f"it gives no score to the first {len(self.grades)} rows, with their labels as answers: "
             return ConfigError(self.flag, self.name, rule + self.grades[0].cause, self._remedy())
+        scores += [grade.score for grade in (self.empty,) if grade and grade.score is not None]
         outside = next((score for score in scores if not 0.0 <= score <= 1.0), None)
+        if outside is not None and file_and_function(self.name):
+            return ConfigError(self.flag, self.name, f"it gives the score {outside:g}, not in [0, 1]", self._remedy())
         if unit and outside is not None:
             remedy = (
                 "Return 'scores' in [0, 1] beside 'rewards', or give --ada_scores raw and --ada_positive_threshold"
@@ -83,6 +87,8 @@ class Verdict:
         if self.is_late:
             return f"{self.flag}: {self.name} was not tried to its end, which takes more than {LIMIT_S:g} s"
         causes = [grade.cause for grade in self.grades if grade.score is None]
+        if not causes and self.empty and self.empty.score is None:
+            return f"{self.flag}: {self.name} gives no score to an empty answer: {self.empty.cause}"
         if not causes:
             return ""
         count = f"{len(causes)} of the first {len(self.grades)} rows"
@@ -92,7 +98,7 @@ class Verdict:
         if self.name in (*NAMED, MIXED):
             return "Correct the labels (--data.label_key), or name another reward"
         if file_and_function(self.name):
-            return "Take (response, label) and return a number in [0, 1], or take another form of docs/rewards.md"
+            return "Return a number in [0, 1], or {'reward': -1.0, 'score': 0.0}, and take what docs/rewards.md says"
         answer = "Answer with JSON" if is_url(self.name) else "For one query, return"
         return f"{answer} {{'rewards': [1.0], 'scores': [1.0], 'extra_logs': {{}}}} (docs/rewards.md)"
 
@@ -147,7 +153,10 @@ class Trials(ExitStack):
             self.start(self._flag, name)
         end = time.monotonic() + LIMIT_S
         for trial in self._trials:
-            trial.rows.write(json.dumps(rows.get(trial.name, ()), default=str).encode())
+            asked = rows.get(trial.name, ())
+            # A policy's answers may be of no use, which labels are not. Servers may charge for each.
+            asked = [*asked, *(() if is_url(trial.name) else (Row(row.prompt, "", row.label) for row in asked[:1]))]
+            trial.rows.write(json.dumps(asked, default=str).encode())
             trial.rows.seek(0)
             assert trial.process.stdin is not None
             trial.process.stdin.close()
@@ -188,7 +197,9 @@ def _verdict(trial: _Trial, count: int, end: float) -> Verdict:
     if "raised" in lines[0]:
         return Verdict(*about, broken=f"it raises when it is imported ({lines[0]['raised']})")
     grades = [TimedGrade(line["score"], line["cause"], 0.0) for line in lines[1:]]
-    return Verdict(*about, grades=grades if len(grades) == count else [*grades, TimedGrade(None, f"it {last}", 0.0)])
+    if len(grades) < count + (count > 0 and not is_url(trial.name)):
+        grades.append(TimedGrade(None, f"it {last}", 0.0))
+    return Verdict(*about, grades=grades[:count], empty=next(iter(grades[count:]), None))
 
 
 def _text(file: IO[bytes]) -> str:

@@ -134,6 +134,8 @@ def answer(grader: Grader, message: bytes, progress: Progress) -> dict[str, Any]
     try:
         progress.processor_s, *asked = json.loads(message)
         grade = grader(*asked)
+        if not 0.0 <= grade.score <= 1.0:
+            raise ValueError(f"the grader gave the score {grade.score!r}, which is not in [0, 1]")
         score, cause = float(grade.score), grade.cause[:LONGEST_CAUSE]
         others = {"forgeable": grade.forgeable, "reward": grade.reward}
     except UnusableLabelError as error:

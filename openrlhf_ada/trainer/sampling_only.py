@@ -48,7 +48,7 @@ def start_sampling(args: SimpleNamespace) -> AdaptiveSamplesGenerator:
     """One engine with the model as it is, and its generator; Ray must be initialised."""
     strategy: Any = host.get_strategy(args)
     logprobs = args.algo.advantage.is_correction_level != "off"
-    engines = _start_engines(args, 1, rollout_actor(restarts=0), logprobs=logprobs)
+    engines = _start_engines(args, 1, logprobs=logprobs, restarts=0)
     tokenizer = SharedTokenizer(args.actor.model_name_or_path, use_fast=not args.data.disable_fast_tokenizer)
     loader, _, _ = whole_prompts(prepare_datasets)(strategy, tokenizer.load())
     generator = make_generator(
@@ -68,9 +68,8 @@ def start_answering(
 
     `sampling`: temperature, top_p, top_k, max_new_tokens, max_len, seed and what ends an answer.
     """
-    actor = rollout_actor(RESTARTS, grading=grading, trusts_model_code=args.ada.trust_remote_code)
     with watched_starts(args.vllm.num_engines, note):
-        engines = _start_engines(args, args.vllm.num_engines, actor, logprobs=True)
+        engines = _start_engines(args, args.vllm.num_engines, logprobs=True, restarts=RESTARTS, grading=grading)
     tokenizer = SharedTokenizer(args.actor.model_name_or_path, use_fast=not args.data.disable_fast_tokenizer)
     params = SamplingParams(
         temperature=sampling["temperature"],
@@ -85,9 +84,10 @@ def start_answering(
     return AnswerSampler(engines, setup, tokenizer.load(), sampling["seed"], note)
 
 
-def _start_engines(args: SimpleNamespace, count: int, actor: Any, *, logprobs: bool) -> list[Any]:
+def _start_engines(args: SimpleNamespace, count: int, *, logprobs: bool, **settings: Any) -> list[Any]:
+    ours = {"trusts_model_code": args.ada.trust_remote_code, "engine_args": args.ada.engine_args}
     engines = create_engines(
-        actor,
+        rollout_actor(**settings, **ours),
         count,
         args.vllm.tensor_parallel_size,
         args.actor.model_name_or_path,

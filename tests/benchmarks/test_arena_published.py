@@ -81,6 +81,19 @@ def test_size_is_budget_evaluations_start_and_data() -> None:
     assert f"{hours:.0f} GPU-hours" in told and "lambda-n1-e2 100" in told and "12 runs" in told
 
 
+@pytest.mark.slow
+def test_fewer_gpus_take_longer_for_a_step(tmp_path: Path) -> None:
+    """Sampling and training by the token, not what is fixed. A measured machine has its own number."""
+    many, few = (published.planned("1.5b", tmp_path / "none", ["uniform-8"], gpus)[0] for gpus in (8, 2))
+    assert many["seconds"] == pytest.approx(many["sampling_s"] + many["training_s"] + 35.0)
+    assert few["seconds"] == pytest.approx(few["sampling_s"] + 4 * many["training_s"] + 35.0)
+    assert few["sampling_s"] > 1.5 * many["sampling_s"]
+    engine = {"batch_sizes": [1, 64], "step_seconds": [0.01, 0.02], "slots": 64}
+    file = tmp_path / "machine.json"
+    file.write_text(json.dumps({"engine": engine, "engines": 3, "step": {"per_token": 1e-6, "fixed": 1.0}}))
+    assert published.gpus_of(str(file)) == 3
+
+
 Call = Callable[..., "tuple[int, str, str]"]
 
 
@@ -88,7 +101,7 @@ Call = Callable[..., "tuple[int, str, str]"]
 def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
     """`real --model math-1.5b` in a new folder, with the steps of SECONDS; (status, output, what is said beside)."""
 
-    def planned(machine: str, data: Path, methods: Any) -> list[dict[str, Any]]:
+    def planned(machine: str, data: Path, methods: Any, gpus: int) -> list[dict[str, Any]]:
         return [{"method": m, "seconds": SECONDS.get(m, 50.0), "sampling_s": 40.0, "rollouts": 4000} for m in methods]
 
     monkeypatch.setattr(published, "planned", planned)

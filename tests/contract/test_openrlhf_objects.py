@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import ray
 import torch
-from engines import Remote
 from hypothesis import given
 from hypothesis import strategies as st
 from openrlhf.cli import train_ppo_ray
@@ -40,7 +39,6 @@ from openrlhf_ada.host.generator import HostGenerator, number_rows, seed_order
 from openrlhf_ada.host.models import HostCriticActor, HostPolicyActor, HostPolicyTrainer
 from openrlhf_ada.host.rewards import HostReward
 from openrlhf_ada.host.rows import load_blended, prompt_maker
-from openrlhf_ada.host.sharding import ComputedParameter
 from openrlhf_ada.host.trainer import HostSamplingActor, HostSyncTrainer, whole_prompts
 from openrlhf_ada.rollout.engine import AdaRolloutActor
 from openrlhf_ada.rollout.prompts import take_prompts
@@ -288,42 +286,6 @@ def assert_alike(found: Any, expected: Any, name: str) -> None:
         assert torch.equal(found, expected), name
     else:
         assert found == expected, name
-
-
-@pytest.mark.parametrize("merged", [False, True], ids=["weights", "merged adapters"])
-def test_host_sends_over_shared_memory_what_it_is_given(monkeypatch: pytest.MonkeyPatch, merged: bool) -> None:
-    """host/models.py calls OpenRLHF's method on an object of its own; CUDA's handles are left out here."""
-    sent: list[Any] = []
-    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 0)
-    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 1)
-    monkeypatch.setattr(torch.distributed, "all_gather_object", lambda all_of, one: all_of.__setitem__(0, one))
-    monkeypatch.setattr("torch.multiprocessing.reductions.reduce_tensor", lambda tensor: tensor.tolist())
-    monkeypatch.setattr(ppo_actor, "get_physical_gpu_id", lambda: "gpu")
-    monkeypatch.setattr(ppo_actor, "torch_dist_barrier_and_cuda_sync", lambda: None)
-    monkeypatch.setattr(ray, "get", lambda refs: refs)
-
-    def receive(name: str, dtype: Any, shape: Any, ipc_handles: Any, empty_cache: bool) -> None:
-        sent.append((name, dtype, tuple(shape), ipc_handles["gpu"], empty_cache))
-
-    engine = SimpleNamespace(reset_prefix_cache=Remote(lambda: sent.append("reset")))
-    engine.update_weight_cuda_ipc = Remote(receive)
-    flags = {"vllm": SimpleNamespace(enable_prefix_caching=True), "ds": SimpleNamespace(zero_stage=2)}
-    flags["ds"].tensor_parallel_size = 1
-    trainer: Any = HostPolicyTrainer.__new__(HostPolicyTrainer)
-    trainer.strategy = SimpleNamespace(args=SimpleNamespace(**flags))
-    layer = torch.nn.Linear(1, 2)
-    with torch.no_grad():
-        layer.weight.copy_(torch.tensor([[1.0], [2.0]]))
-        layer.bias.zero_()
-    trainer.actor = SimpleNamespace(model=SimpleNamespace(module=layer))
-    double = ComputedParameter((2, 1), torch.float32, lambda: layer.weight.data * 2)
-    trainer.share_memory([engine], (lambda: iter([("weight", double)])) if merged else None)
-    weight = ("weight", torch.float32, (2, 1))
-    if merged:
-        assert sent == ["reset", (*weight, [[2.0], [4.0]], True)]
-    else:
-        bias = ("bias", torch.float32, (2,), [0.0, 0.0], True)
-        assert sent == ["reset", (*weight, [[1.0], [2.0]], False), bias]
 
 
 def test_data_sets_and_prompts_are_read_as_the_host_does(tmp_path: Path) -> None:

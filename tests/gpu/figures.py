@@ -243,7 +243,9 @@ def machine_file(figures: Mapping[str, Any], gpus: int) -> dict[str, Any]:
     runs = [figures[t.name]["trained"] for t in TRAININGS if t.method and t.name in figures]
     if "graphs" not in figures or len(runs) < sum(bool(t.method) for t in TRAININGS):
         return {}
-    from openrlhf_ada.rollout.calibration import fit_line
+    # What it loads says so on standard output, where the report goes.
+    with contextlib.redirect_stdout(sys.stderr):
+        from openrlhf_ada.rollout.calibration import fit_line
 
     per_token, fixed = fit_line(*zip(*(step for run in runs for step in run), strict=True))
     return {"engine": figures["graphs"], "engines": gpus, "step": {"per_token": per_token, "fixed": fixed}}

@@ -334,6 +334,9 @@ def figure_tables(record: Mapping[str, Any]) -> Iterator[str]:
         peak = max(found.get("peak_gib", [0.0]))
         rows.append([training.name, outcome(row), *cells, f"{plan_s:.3g} s" if plan_s else "", f"{peak:.1f} GiB"])
     if rows:
+        if record.get("step", {"per_token": 1.0})["per_token"] == 0:
+            yield "**Seconds by the token could not be told from fixed ones**: `plan` gives all trainings the same."
+            yield ""
         if "model" in record:
             yield f"{record['model']}."
             yield ""

@@ -70,7 +70,7 @@ def test_defaults_are_off_and_the_published_setting() -> None:
 def test_dependent_defaults_are_left_open() -> None:
     """Its default is in `settings.resolve`."""
     assert {f.name for f in FIELDS if f.default is None} == {
-        *("method", "policy", "run_dir"),
+        *("method", "policy", "run_dir", "engine_args"),
         *("k_pos", "k_neg", "budget", "estimator", "min_samples", "max_samples", "refill_limit"),
         *("correction", "baseline", "select", "speculation", "reward_workers", "loss_length"),
         *("reward_weights", "reward_key", "reward_map"),

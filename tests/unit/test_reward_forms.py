@@ -119,6 +119,11 @@ def test_forms_of_other_trainers(name: str, tmp_path: Path) -> None:
     [
         ("def f(data_source, solution_str, ground_truth): return data_source == 'a'", "7", "label_key data_source,"),
         ("def f(solution_str, ground_truth, extra_info): return extra_info['x']", "7", "extra_info"),
+        (
+            "def f(solution_str, ground_truth, extra_info=None): return 0.0 if not extra_info else 1.0",
+            "7",
+            "extra_info",
+        ),
         ("def f(completions, answer, level): return [1.0]", "7", "answer, level"),
         ("def f(completions, completion_ids): return [1.0]", "7", "completion_ids"),
         ("def f(data_source, solution_str): return data_source", "7", "data_source"),

@@ -145,7 +145,9 @@ def test_what_openrlhf_reads_is_a_score(tmp_path: Path, returned: str) -> None:
     assert [grade.score for grade in verdict.grades] == [0.5] and verdict.error(unit=True) is None
 
 
-@pytest.mark.parametrize(("returned", "said"), [("'1'", "returned a str"), ("Grade(2.0)", "2.0"), ("-1", "-1.0")])
+@pytest.mark.parametrize(
+    ("returned", "said"), [("'1'", "returned a str"), ("Grade(2.0)", "score 2,"), ("-1", "score -1,")]
+)
 def test_a_grader_that_returns_no_grade_is_refused(tmp_path: Path, returned: str, said: str) -> None:
     file = tmp_path / "graders.py"
     file.write_text(
@@ -153,6 +155,25 @@ def test_a_grader_that_returns_no_grade_is_refused(tmp_path: Path, returned: str
     )
     error = refusal(tried(f"{file}:good", ROW))
     assert said in error and "docs/rewards.md" in error
+
+
+def test_an_answer_of_no_use_is_tried_too(tmp_path: Path) -> None:
+    """Penalties are scores that no right answer shows; and what fails on such answers is told."""
+    file = tmp_path / "graders.py"
+    file.write_text(
+        "def penalty(response, label): return 1.0 if response else -1.0\n"
+        "def verl(solution_str, ground_truth):\n"
+        "    return {'score': 1.0 if solution_str else -1.0, 'acc': bool(solution_str)}\n"
+        "def fails(response, label): return float(response.split()[-1] == label)\n"
+        "def ends(response, label): return 1.0 if response else exit()\n"
+    )
+    row = Row("1+1=", "2", "2")
+    assert "-1" in refusal(tried(f"{file}:penalty", row)) and "'reward'" in refusal(tried(f"{file}:penalty", row))
+    assert (tried(f"{file}:verl", row).error(unit=True), tried(f"{file}:verl", row).note()) == (None, "")
+    for name, cause in (("fails", "IndexError"), ("ends", "SystemExit")):
+        verdict = tried(f"{file}:{name}", row)
+        assert verdict.error(unit=True) is None
+        assert "an empty answer" in verdict.note() and cause in verdict.note()
 
 
 @pytest.mark.parametrize("named", ["{file}", "{file}:reward_func"])
