@@ -7,9 +7,20 @@ from __future__ import annotations
 
 import json
 import re
+import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
+
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "tests" / "support")]
+
+from model_shapes import MODELS  # noqa: E402
+
+from benchmarks.weight_memory import update_memory  # noqa: E402
+from benchmarks.weight_nodes import GPUS, WAYS, Layout, update_s  # noqa: E402
+from openrlhf_ada.platforms.gpu_paths import read_gpu_paths  # noqa: E402
+from openrlhf_ada.weights.manifest import Manifest  # noqa: E402
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -68,7 +79,7 @@ def _step_rows() -> Iterator[list[str]]:
 
 def filled() -> tuple[list[str], Rows]:
     """Of engines with 1,024 slots, pass rates Beta(1.5, 1.5)."""
-    up_to = (0, 64, 128, 256, 512, 1024)
+    up_to = (0, 128, 256, 1024)
     return ["filled up to", *(f"{slots:,}" for slots in up_to)], _filled_rows(up_to)
 
 
@@ -85,31 +96,28 @@ def _filled_rows(up_to: tuple[int, ...]) -> Iterator[list[str]]:
         yield [f"{prompts:,} prompts", *(cells[1024, slots] for slots in up_to)]
 
 
+def even_loads() -> tuple[list[str], Rows]:
+    head = ["Prompts x tokens", "step: before", "now", "bound", "tail: before", "now", "bound"]
+    result = saved("balance")
+    names = ("before", str(result["figures"]["chosen"]), "bound")
+    return head, (
+        [f"{row['prompts']:,} x {row['tokens']}", *(f"{row[n][part]:.1f}" for part in ("step", "tail") for n in names)]
+        for row in result["steps"]
+        if row["prompts"] > 128
+    )
+
+
 def driver() -> tuple[list[str], Rows]:
     rows = {
         "lognormal": ["730 tokens on average", "64"],
-        "128": ["128 tokens", "64"],
         "4096": ["4,096 tokens", "64"],
-        "lognormal, messages of 128": ["730 tokens on average", "128"],
         "lognormal, messages of 16": ["730 tokens on average", "16"],
-        "4096, messages of 16": ["4,096 tokens", "16"],
     }
     results = saved("driver")["results"]
-    assert rows.keys() == results.keys()
     columns = ("us_python", "us_not_kept", "us_process")
     head = ["Answers of", "in a message", "Python's thread", "of these, before it is known what is trained"]
     body = ([*cells, *(f"{results[name][column]:.0f}" for column in columns)] for name, cells in rows.items())
     return [*head, "with Ray's threads"], body
-
-
-def _overlap(part: str, names: dict[str, str]) -> tuple[list[str], Rows]:
-    columns = [saved("overlap")[part][size][method] for size in ("1.5B", "7B") for method in ("grpo-4", "balance")]
-    seconds = {
-        name: [column[name][0] if isinstance(column[name], list) else column[name] for column in columns]
-        for name in names
-    }
-    head = ["", "1.5B: GRPO n = 4", "`balance`", "7B: GRPO n = 4", "`balance`"]
-    return head, ([text, *(f"{value:.0f}" for value in seconds[name])] for name, text in names.items())
 
 
 def shared_gpus() -> tuple[list[str], Rows]:
@@ -118,11 +126,14 @@ def shared_gpus() -> tuple[list[str], Rows]:
         "apart": "separate, one after the other",
         "apart, asynchronous": "separate, asynchronous (off-policy)",
     }
-    return _overlap("seconds_of_a_step", names)
-
-
-def parts_of_a_step() -> tuple[list[str], Rows]:
-    return _overlap("parts_on_shared_gpus", {name: name for name in ("sampling", "training", "the rest")})
+    of_steps = saved("overlap")["seconds_of_a_step"]
+    columns = [of_steps[size][method] for size in ("1.5B", "7B") for method in ("grpo-4", "balance")]
+    seconds = {
+        name: [column[name][0] if isinstance(column[name], list) else column[name] for column in columns]
+        for name in names
+    }
+    head = ["", "1.5B: GRPO n = 4", "`balance`", "7B: GRPO n = 4", "`balance`"]
+    return head, ([text, *(f"{value:.0f}" for value in seconds[name])] for name, text in names.items())
 
 
 # -- cpu.md, gpu.md, weights.md ---------------------------------------------------------------------------------------
@@ -178,6 +189,55 @@ def engine_host() -> tuple[list[str], Rows]:
     )
 
 
+def moments() -> tuple[list[str], Rows]:
+    head = ["Model, weights", "policy, ZeRO-2", "ZeRO-3", "engine, T = 1", "T = 8", "shared, T = 1", "T = 8"]
+    return [*head, "OpenRLHF's", "its calls"], (_moments(name, shapes.manifest()) for name, shapes in MODELS.items())
+
+
+def _moments(name: str, manifest: Manifest) -> Iterator[str]:
+    parameters: dict[str, int] = defaultdict(int)
+    for tensor in manifest.tensors:
+        parameters[tensor.source or tensor.name] += tensor.num_bytes
+    apart, shared = (
+        {(t, z): update_memory(manifest, backend=way, tensor_parallel=t, zero_stage=z) for t in (1, 8) for z in (2, 3)}
+        for way in ("nccl", "ipc")
+    )
+    policy = [apart[1, zero].policy for zero in (2, 3)]
+    engine = [apart[workers, 2].engine for workers in (1, 8)]
+    both = [shared[workers, 2].policy + shared[workers, 2].engine for workers in (1, 8)]
+    yield f"{name}, {sum(parameters.values()) / 1e9:.0f} GB"
+    yield from (f"{size / 1e9:.1f}" for size in [*policy, *engine, *both, max(parameters.values())])
+    yield str(len(parameters))
+
+
+def nodes() -> tuple[list[str], Rows]:
+    models = {"Qwen2.5-7B": 1, "Qwen3-30B-A3B (experts)": 2, "Llama-3.1-70B": 8}
+    return ["Model, nodes", *WAYS], (
+        [f"{name}, {text}", *(f"{max(_over_nodes(name, way, n, t) for n in counts):.2g}" for way in WAYS)]
+        for name, t in models.items()
+        for text, counts in {"1": [1], "2 or 4": [2, 4]}.items()
+    )
+
+
+def _over_nodes(name: str, way: str, count: int, workers: int) -> float:
+    """Half of one node has no room for an engine of 8 GPUs."""
+    return update_s(MODELS[name].manifest(), way, Layout(count, workers if count > 1 else min(workers, GPUS // 2)))
+
+
+def gpu_paths() -> tuple[list[str], Rows]:
+    """One home for this list: openrlhf_ada/platforms/gpu_paths.toml."""
+    body = (
+        [
+            path.name,
+            f"`{path.flags}`" if path.flags else "",
+            str(path.gpus) if path.test else "",
+            "; ".join(path.passed),
+        ]
+        for path in read_gpu_paths()
+    )
+    return ["Path", "Flags", "GPUs", "Passed on"], body
+
+
 def weight_sync() -> tuple[list[str], Rows]:
     rows = {
         "host": "OpenRLHF's: one call per parameter",
@@ -196,14 +256,17 @@ def weight_sync() -> tuple[list[str], Rows]:
 TABLES: dict[tuple[str, str], Callable[[], tuple[list[str], Rows]]] = {
     ("scheduling.md", "a step of balance"): step_of_balance,
     ("scheduling.md", "how far to fill"): filled,
+    ("scheduling.md", "even loads"): even_loads,
     ("scheduling.md", "the driver"): driver,
     ("scheduling.md", "shared or separate"): shared_gpus,
-    ("scheduling.md", "parts of a step"): parts_of_a_step,
     ("cpu.md", "choices"): cpu_choices,
     ("cpu.md", "precision"): cpu_precision,
     ("cpu.md", "engine"): cpu_engine,
     ("cpu.md", "memory"): soak,
+    ("gpu.md", "what an update takes"): moments,
+    ("gpu.md", "an update over nodes"): nodes,
     ("gpu.md", "an engine's process"): engine_host,
+    ("gpu.md", "paths"): gpu_paths,
     ("weights.md", "seconds of an update"): weight_sync,
 }
 """By page and name."""

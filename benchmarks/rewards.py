@@ -8,6 +8,8 @@ neighbours.
     python benchmarks/rewards.py               twelve minutes; results in benchmarks/results/rewards.json
     python benchmarks/rewards.py --busy        beside other work: a third of the mathematics; only ratios are kept
     python benchmarks/rewards.py --quick       two turns, nothing is kept
+    python benchmarks/rewards.py --hostile     only what hostile answers cost: the processor time of 1,000 of them, and
+                                               of good answers beside four, as a share of alone; nothing is kept
 
 The tables of docs/rewards.md are written anew from the results. The last line is one JSON object.
 """
@@ -29,7 +31,9 @@ from unittest import mock
 
 from machine import machine
 
-from openrlhf_ada.reward.pool import GraderPool, GradingLimits
+from openrlhf_ada.reward.grade import Grade
+from openrlhf_ada.reward.mathematics import grade as math_grade
+from openrlhf_ada.reward.pool import TOO_COSTLY, GraderPool, GradingLimits
 from openrlhf_ada.reward.programs import answers as code_answers
 from openrlhf_ada.reward.programs import template as sandbox_template
 
@@ -107,6 +111,114 @@ PROGRAM_TEXTS = (
     ("calls of a function", "calls, 3 tests", ""),
     ("asserts", "asserts, 3 tests", "asserts, 200 tests"),
 )
+
+
+def _nested(opening: str, inner: str, closing: str, depth: int) -> str:
+    return opening * depth + inner + closing * depth
+
+
+def _functions(rng: random.Random) -> tuple[str, str]:
+    names = (r"\sin(", r"\tan(", r"\ln(", r"\sqrt{1+", r"\sqrt[3]{2-", "e^{", r"\left|1-", r"\lfloor 1.5")
+    opening = rng.choice(names)
+    closings = {"|": r"\right|", "5": r"\rfloor", "(": ")", "[": ")"}
+    return opening, next((end for sign, end in closings.items() if sign in opening[-2:] or sign in opening[:7]), "}")
+
+
+def _sum_of(rng: random.Random, size: int, between: str, *terms: str) -> str:
+    return between.join(rng.choice(terms).replace("K", str(k)) for k in range(2, size + 2))
+
+
+_FACTORS = ("(x+K)", "(x^{K}+1)", "(x+y+K)", r"(1+\sqrt{K})", r"(2+\sin(Kx))", "(x+K)^{20}")
+_TERMS = (r"\frac{1}{x+K}", r"\sqrt{x+K}", r"\sqrt[K]{2}", r"\cos(\frac{\pi}{K})", r"\frac{x}{y^{K}+1}")
+_OPERATORS = (
+    r"\sum_{k=1}^{N} \frac{1}{k}",
+    r"\sum_{k=0}^{N} \binom{N}{k}x^k",
+    r"\prod_{k=1}^{N} (x+k)",
+    r"\int_0^1 \frac{\sin(x^{N})}{x+\ln x} dx",
+    r"\lim_{x \to 0} \frac{\sin^{N} x}{x^{N}}",
+    r"\frac{d}{dx} (x+1)^{N}",
+    r"9^{N} \bmod 13",
+)
+_BASES = ("9", "x", "(x+1)", "(x+y+z)", r"(1+\sqrt{2})", "(a+b+c+d+e)", "1.0001", r"(\sin x+\cos x)", "(1+i)")
+HOSTILE: dict[str, Callable[[random.Random, int], str]] = {
+    "towers": lambda rng, n: _nested(rng.choice(_BASES) + "^{", rng.choice("9xn"), "}", n % 9 + 1),
+    "functions": lambda rng, n: (lambda f: _nested(f[0], rng.choice("x2"), f[1], n % 60))(_functions(rng)),
+    "powers": lambda rng, n: rf"{rng.choice(_BASES)}^{{{n ** rng.randint(1, 4)}}}{rng.choice(('', '-1', '=y'))}",
+    "digits": lambda rng, n: rng.choice(("D", r"\sqrt{D}", r"\frac{1}{D}", "D!", "x^{D}", "0.D", r"\ln(D)")).replace(
+        "D", "".join(rng.choices("123456789", k=n))
+    ),
+    "factorials": lambda rng, n: rng.choice((_nested("(", str(n), "!)", n % 4), rf"\binom{{{n**3}}}{{{n**2}}}")),
+    "products": lambda rng, n: _sum_of(rng, n % 60, "", *_FACTORS),
+    "sums": lambda rng, n: _sum_of(rng, n % 60, "+", *_TERMS),
+    "fractions": lambda rng, n: _nested(rng.choice("1x") + r"+\frac{x}{", "2", "}", n % 150),
+    "matrices": lambda rng, n: (
+        r"\begin{pmatrix}"
+        + r"\\".join(_sum_of(rng, n % 9 + 1, "&", "1", "x^2", r"\sqrt{K}", "x+y") for _ in range(n % 9 + 1))
+        + r"\end{pmatrix}"
+        + rng.choice(("", "^{2}", "^{50}", "^{-1}"))
+    ),
+    "sets": lambda rng, n: r"\{" + _sum_of(rng, n % 400, ",", "K", "x^K", *_TERMS, *_FACTORS) + r"\}",
+    "unions": lambda rng, n: _sum_of(rng, n % 99, r"\cup", "(K,K.5)", "[K,K.9]"),
+    "decimals": lambda rng, n: f"0.{'7' * n}{rng.choice(('', '^{5000}', 'x', '^{0.123}', '^{x}', 'e9999'))}",
+    "unicode": lambda rng, n: rng.choice(("x\u00b2", "\u221a", "\u00bd", "\u0669", "\u2211")) * (n % 300),
+    "operators": lambda rng, n: rng.choice(_OPERATORS).replace("N", str(n)),
+    "letters": lambda rng, n: "".join(rng.choices("abcdfghxyz", k=n)),
+    "brackets": lambda rng, n: _nested(
+        *rng.choice((("(", "x", ")"), ("{", "1", "}"), ("[", "2", "]"), ("-", "1", ""))), n
+    ),
+}
+"""By kind: an answer for a size from 2 to 2,000."""
+HOSTILE_LABELS = ("42", r"\frac{3}{7}", "x^2+2x+1", r"\{1, 2, 3\}")
+BESIDE_GOOD = (
+    "(x+1)^{5000}",
+    "(x+y+z)^{300}",
+    _nested(r"\sin(", "x", ")", 9),
+    _nested(r"\lfloor 1.5", "x", r"\rfloor", 9),
+)
+
+
+def timed_grade(response: str, label: Any) -> Grade:
+    """Its cause is the processor time that the grade took."""
+    start = time.process_time()
+    try:
+        score = math_grade(response, label).score
+    except (MemoryError, RecursionError):
+        score = 0.0
+    return Grade(score, str(time.process_time() - start))
+
+
+def cost_of_hostile_answers(seed: int, count: int = 1000) -> dict[str, Any]:
+    """Shares within a second and a quarter of processor time, each answer against one of the labels."""
+    rng = random.Random(seed)
+    kinds = [list(HOSTILE)[at % len(HOSTILE)] for at in range(count)]
+    answers = [HOSTILE[kind](rng, int(2 * 1000 ** rng.random())) for kind in kinds]
+    rows = [(rf"\boxed{{{answer}}}", rng.choice(HOSTILE_LABELS)) for answer in answers]
+    with GraderPool(f"{__file__}:timed_grade", GradingLimits(), 2) as pool, ThreadPoolExecutor(8) as threads:
+        causes = [grade.cause for grade in threads.map(lambda row: pool.grade(*row), rows)]
+    # One that is too costly has used up its two shares of the limit, which are a second together.
+    seconds = [1.0 if cause == TOO_COSTLY else float(cause) if cause[0].isdigit() else 10.0 for cause in causes]
+    slow = {kind: sum(s >= 1 for k, s in zip(kinds, seconds, strict=True) if k == kind) for kind in HOSTILE}
+    return {
+        "within_1_s": sum(s <= 1 for s in seconds) / count,
+        "within_0.25_s": sum(s <= 0.25 for s in seconds) / count,
+        "cut": {kind: number for kind, number in slow.items() if number},
+    }
+
+
+def good_beside_hostile() -> float:
+    """Seconds that 1,000 good answers take beside four hostile ones, as a share of alone."""
+    good = [(rf"\boxed{{\frac{{{i % 97}x+{i}}}{{{i % 89 + 2}}}}}", r"\frac{3x+1}{7}") for i in range(1000)]
+    seconds: list[float] = []
+    for hostile in ((), BESIDE_GOOD):
+        with GraderPool(MATH, GradingLimits(), 2) as pool, ThreadPoolExecutor(12) as threads:
+            list(threads.map(lambda row: pool.grade(*row), training_stream(0)[:WARM_UP]))
+            start = time.perf_counter()
+            waiting = [threads.submit(pool.grade, rf"\boxed{{{answer}}}", "42") for answer in hostile]
+            list(threads.map(lambda row: pool.grade(*row), good))
+            seconds.append(time.perf_counter() - start)
+            for answer in waiting:
+                answer.result()
+    return seconds[1] / seconds[0]
 
 
 def scores_per_s(stream: list[tuple[str, Any]], workers: int, grader: str = MATH) -> float:
@@ -197,8 +309,13 @@ def write(record: dict[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true", help="two turns; nothing is kept")
+    parser.add_argument("--hostile", action="store_true", help="only what hostile answers cost; nothing is kept")
     parser.add_argument("--busy", action="store_true", help="mathematics only; its ratios are kept, in three turns")
     args = parser.parse_args()
+    if args.hostile:
+        beside = statistics.median(good_beside_hostile() for _ in range(3))
+        print(json.dumps(cost_of_hostile_answers(0) | {"good_beside_hostile": beside}))
+        return
     turns = 2 if args.quick else 3 if args.busy else 5
     record: dict[str, Any] = {"machine": machine(), "turns": turns}
     measured = cases(busy=args.busy)

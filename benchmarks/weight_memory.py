@@ -7,11 +7,9 @@ from dataclasses import dataclass
 
 from openrlhf_ada.weights.manifest import Manifest
 
-GLOO_BUCKETS = 2
-"""One on its way, one that is packed or loaded."""
-
-NCCL_BUCKETS = 6
-"""vLLM holds two chunks and makes a third; a chunk is two buckets at most."""
+BUCKETS = {"gloo": 2, "nccl": 6, "ipc": 3}
+"""At each end. Gloo: one on its way, one that is packed or loaded. NCCL: vLLM holds two chunks and makes a third; a
+chunk is two buckets at most. IPC: the one that both ends see, one that was packed or copied, and the next."""
 
 JOINED = {"q_proj": "qkv_proj", "k_proj": "qkv_proj", "v_proj": "qkv_proj"} | {
     "gate_proj": "gate_up_proj",
@@ -35,7 +33,7 @@ def update_memory(manifest: Manifest, *, backend: str, tensor_parallel: int, zer
     A worker receives whole tensors, whatever its share: vLLM's loaders cut them. It keeps those of a layer until the
     layer is complete, and then makes the layer anew, before it copies that over the old one.
     """
-    buckets = (NCCL_BUCKETS if backend == "nccl" else GLOO_BUCKETS) * manifest.bucket_bytes
+    buckets = BUCKETS[backend] * manifest.bucket_bytes
     layers: dict[str, int] = defaultdict(int)
     for tensor in manifest.tensors:
         layers[_layer_of(tensor.name)] += tensor.num_bytes

@@ -192,14 +192,9 @@ def check_folder(folder: Path, tasks: Sequence[str], methods: Sequence[str]) -> 
     keep_settings(folder, ours, ("tuning grid", "trials"))
 
 
-LATER = (("baseline_factor", "one"), ("wrong_epochs", 0))
-"""Flags that came after results that are kept, with the value that changes nothing: folders do not note them."""
-
-
 def settings_of(method: Method) -> dict[str, Any]:
     """All that its flags and this version's defaults come to, with steps of one size."""
     settings = asdict(method.settings(prompts=8))
-    settings = {name: value for name, value in settings.items() if (name, value) not in LATER}
     # Flags as they were given, where what became of them depends on others.
     return settings | {"scheduler": settings.pop("given")["scheduler"]}
 

@@ -13,6 +13,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from openrlhf_ada.config.schema import AdaConfig
+
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
@@ -107,10 +109,12 @@ def as_json(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
-    """The first, empty where there is none. `theirs`: as JSON has them."""
+    """The first, empty where there is none. `theirs`: as JSON has them; flags that came later had their defaults."""
+    known = as_json(asdict(AdaConfig()))
+    theirs = {name: known.get(name) for name in ours} | dict(theirs)
     ours = as_json(ours)
-    names = (name for name in {**theirs, **ours} if theirs.get(name) != ours.get(name))
-    return next((f"{name}: {theirs.get(name)} there, {ours.get(name)} here" for name in names), "")
+    names = (name for name in theirs if theirs[name] != ours.get(name))
+    return next((f"{name}: {theirs[name]} there, {ours.get(name)} here" for name in names), "")
 
 
 def keep_settings(folder: Path, ours: Mapping[str, Mapping[str, Any]], needed: Collection[str]) -> None:

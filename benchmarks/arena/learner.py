@@ -282,12 +282,14 @@ class Learner:
         updates: int = 1,
         wrong_epochs: int | None = None,
         before: Tensor | None = None,
+        clip: tuple[float, float] | None = None,
     ) -> None:
         """Up the mean of coefficient x log-probability over the trained answers `index`.
 
         In each of the `epochs` so many `updates`, each of an equal part: of several, with PPO's clipped ratio of every
         token. `wrong_epochs`: coefficients below 0 count in the first so many epochs only; in all if it is left out.
         `before`: log-probabilities that the ratios go by, shape (N, T); the present ones if they are left out.
+        `clip`: CLIP if it is left out.
         """
         rows, weights = torch.tensor(index), torch.tensor(coefficients, dtype=torch.float32)
         if before is None and epochs * updates > 1:
@@ -299,7 +301,8 @@ class Learner:
                 # The others have no gradient, and count in the mean.
                 chosen = torch.from_numpy(part)[weights[part] != 0]
                 if len(chosen):
-                    self._update(_surrogate(self.model, answers, rows[chosen], weights[chosen], before), len(part))
+                    gain = _surrogate(self.model, answers, rows[chosen], weights[chosen], before, clip or CLIP)
+                    self._update(gain, len(part))
 
     def _update(self, gain: Tensor, size: float) -> None:
         self._optimizer.zero_grad()
@@ -308,14 +311,21 @@ class Learner:
         self._optimizer.step()
 
 
-def _surrogate(model: AnswerModel, answers: Answers, rows: Tensor, weights: Tensor, before: Tensor | None) -> Tensor:
+def _surrogate(
+    model: AnswerModel,
+    answers: Answers,
+    rows: Tensor,
+    weights: Tensor,
+    before: Tensor | None,
+    clip: tuple[float, float],
+) -> Tensor:
     """Sum of weight x log-probability, or of PPO's objective where the log-probabilities `before` are given."""
     prompts = PromptBatch(*(column[rows] for column in answers.prompts.columns))
     now, weights = model.token_log_probs(prompts, answers.tokens[rows]), weights.unsqueeze(1)
     if before is None:
         return (weights * now).sum()
     ratio = (now - before[rows]).exp()
-    return torch.minimum(ratio * weights, ratio.clamp(1.0 - CLIP[0], 1.0 + CLIP[1]) * weights).sum()
+    return torch.minimum(ratio * weights, ratio.clamp(1.0 - clip[0], 1.0 + clip[1]) * weights).sum()
 
 
 def warm_start(world: World, seed: int) -> dict[str, Tensor]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from benchmarks.arena.arguments import check_names
+from benchmarks.arena.learner import CLIP
 from benchmarks.arena.peers import PEERS
 from benchmarks.arena.peers.base import Rules
 from openrlhf_ada.config import presets
@@ -49,7 +50,7 @@ class Method:
 
     `least_noise`: a baseline from outside the pool is multiplied by core.least_noise's factor. `wrong_epochs`: only in
     so many epochs coefficients below 0 are trained. `by_outcome`: coefficients of right and wrong answers, whatever
-    the baseline.
+    the baseline. `clip`: of the ratio, low and high; the recipe's if it is left out.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Method:
     least_noise: bool = False
     wrong_epochs: int | None = None
     by_outcome: tuple[float, float] | None = None
+    clip: tuple[float, float] | None = None
 
     @property
     def has_flags(self) -> bool:
@@ -310,7 +312,12 @@ def _grid() -> Iterator[Method]:
             name, summary = f"{base.name}-wrong-once", f"{base.summary}; wrong answers in the first epoch only"
             for epochs in (2, 3):
                 yield _of_epochs(replace(base, name=name, summary=summary, wrong_epochs=1), epochs)
+            name, summary = f"{base.name}-tight", f"{base.summary}; wrong answers are clipped early"
+            yield _of_epochs(replace(base, name=name, summary=summary, clip=TIGHT), 2)
 
+
+TIGHT = (0.05, CLIP[1])
+"""The lower limit stops wrong answers alone: a quarter of the recipe's."""
 
 WRONG_ONCE = ("n1", "n4", "n8", "lambda-1", "lambda-4", "lambda-success-8")
 """Methods that are also run with wrong answers in the first of their epochs only."""

@@ -21,6 +21,7 @@ from benchmarks.arena.statistics import Interval, kendall_tau
 from benchmarks.arena.tables import REFERENCE, TARGET_SHARE, Finals, over_tasks
 from benchmarks.arena.tasks import WHOLE
 from benchmarks.arena.weights import tables
+from openrlhf_ada.config import presets
 from openrlhf_ada.simulation.step_seconds import STEP_MODELS
 
 RESULTS, GRID = (Path(__file__).parent / name for name in ("RESULTS.md", "GRID.md"))
@@ -94,6 +95,7 @@ def render(by_task: ByTask) -> str:
         *_machines(),
         "## A language model on the real stack",
         *(part for name in ON_REAL_STACK if (PACKED / name).exists() for part in language_model(*_of_real(name))),
+        *_models(),
         *agreement_of(conditions, trials),
         *_changes(),
     ]
@@ -230,13 +232,22 @@ def _of_real(name: str) -> tuple[Results[real.Cell], real.Conditions]:
     return Results(PACKED / name, real.Cell, real.MEASURED), conditions
 
 
+def _models() -> list[str]:
+    """Runs with published settings, each from a folder of its own."""
+    folders = sorted(file.parent for file in (PACKED / "models").glob("*/settings.json"))
+    none = "No one has run it yet ([how to](../../docs/arena.md#a-model-of-15b))."
+    shown = [part for folder in folders for part in language_model(*_of_real(f"models/{folder.name}"))]
+    return ["## Published settings on a model of 1.5B", *(shown or [none])]
+
+
 def language_model(results: Results[real.Cell], conditions: real.Conditions) -> list[str]:
     kind, run = conditions.kind, {cell.method for cell in results.by_cell}
-    rows = real_table.table(results, [name for name in METHODS if name in run], conditions)
+    known = dict.fromkeys([*kind.methods, *presets.METHODS]) if kind.is_published else METHODS
+    rows = real_table.table(results, [name for name in known if name in run], conditions)
     planned = real.plan(conditions, kind.methods, real.SEEDS)
     left = len(results.missing(planned))
     partial = f" **Partial**: {len(planned) - left} of {len(planned)} planned runs have ended." if left else ""
-    shown = (kind.counted, "seconds")
+    shown = ("tokens" if kind.counted == "seconds" else kind.counted, "seconds")
     head = ["method", "seeds", "mean accuracy less the reference's", *(f"{cost} to the target" for cost in shown)]
     gains = [
         [
@@ -249,15 +260,16 @@ def language_model(results: Results[real.Cell], conditions: real.Conditions) -> 
     ]
     rates = ", ".join(f"{rate:g}" for rate in conditions.rates)
     best = "; each method at its best one" if len(conditions.rates) > 1 else ""
+    weights = f" of `{conditions.weights}` on {conditions.gpus} GPUs" if conditions.weights else ""
     return [
-        f"{kind.shown}. {conditions.budget:,} {kind.counted} a run, learning rate {rates}{best}. Beside "
+        f"{kind.shown}{weights}. {conditions.budget:,} {kind.counted} a run, learning rate {rates}{best}. Beside "
         f"`{kind.reference}`, with 95 % intervals (Student's t over seeds), in points and as ratios.{partial}",
         markdown(head, gains),
         "Means of a run:",
         *(
             (_means_of_working(rows, kind), *_order(results, rows, conditions))
             if kind.like
-            else [_means_of_runs(rows)]
+            else [_means_of_runs(rows, kind)]
         ),
     ]
 
@@ -276,22 +288,17 @@ def _order(results: Results[real.Cell], rows: Sequence[real_table.Row], conditio
     return [f"Kendall's tau with the small model's order of these {len(names)} methods on `{like}`: {tau}."]
 
 
-def _means_of_runs(rows: Sequence[real_table.Row]) -> str:
-    means = [
-        "prompts and updates of a step",
-        "start",
-        "at the end",
-        "tokens drawn",
-        "tokens trained",
-        "sampling",
-        "training",
-    ]
+def _means_of_runs(rows: Sequence[real_table.Row], kind: real.Kind) -> str:
+    more = [f"pass@{kind.answers}", "tokens of an answer"] if kind.is_published else []
+    means = ["prompts and updates of a step", "start", "at the end", *more]
+    means += ["tokens drawn", "tokens trained", "sampling", "training"]
     spent = [
         [
             f"`{row.method}`",
-            f"{row.prompts}, {METHODS[row.method].epochs * METHODS[row.method].updates}",
+            f"{row.prompts}, {row.updates}",
             f"{row.start:.1%}",
             f"{row.final:.1%} ± {row.half_width:.1%}",
+            *([f"{row.measures['pass']:.1%}", f"{row.measures['length']:.0f}"] if kind.is_published else ()),
             *(f"{row.spent[of]:,.0f}" for of in ("tokens", "trained_tokens")),
             *(f"{row.spent[of]:,.0f} s" for of in ("sampling_seconds", "training_seconds")),
         ]

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
 
+from benchmarks.arena import published
 from benchmarks.arena.folders import Result
 from benchmarks.arena.methods import METHODS, Method
 from benchmarks.arena.running_totals import CLASSES, working_right
+from openrlhf_ada.config import presets
 from openrlhf_ada.core.advantages import is_spread
 from openrlhf_ada.reporting.run_record import Row as Measurement
 from openrlhf_ada.reporting.run_record import Run
@@ -60,11 +62,12 @@ RATES_OF_TOTALS = (2e-5, 6e-6, 6e-5)
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What is trained, on which prompts. `shown`: in a sentence. `counted`: what a budget is of, "rollouts" or
-    "tokens"; `per_rollout`: of it, roughly. `prompts`: training prompts of a seed. `answers`: to each held-out prompt
-    in an evaluation. `measurements`: evaluations within the budget, beside the one at the start. `reference`: with
-    which all methods are compared. `like`: the small model's task that it should order methods like, and with a
-    working (running_totals.py); or empty."""
+    """What is trained, on which prompts. `shown`: in a sentence. `counted`: what a budget is of, "rollouts", "tokens"
+    or "seconds"; `per_rollout`: of it, roughly. `prompts`: training prompts of a seed. `answers`: to each held-out
+    prompt in an evaluation. `measurements`: evaluations within the budget, beside the one at the start. `reference`:
+    with which all methods are compared. `like`: the small model's task that it should order methods like, and with a
+    working (running_totals.py); or empty. `is_published`: methods are values of --ada_method, with the sizes that were
+    published for them; see published.py."""
 
     shown: str
     prompts: int
@@ -77,6 +80,7 @@ class Kind:
     per_rollout: int = 1
     measurements: int = 8
     like: str = ""
+    is_published: bool = False
 
 
 def _totals(classes: int) -> Kind:
@@ -97,11 +101,21 @@ def _totals(classes: int) -> Kind:
     )
 
 
+def _published(shown: str, prompts: int, rate: float, budget: int) -> Kind:
+    methods = published.METHODS
+    return Kind(
+        shown, prompts, 4, (rate,), budget, methods, reference=methods[0], counted="seconds", is_published=True
+    )
+
+
 KINDS = {
     # The demo evaluates twice, these runs nine times: with 4 answers a prompt that would take as long as 18 steps.
     "smollm2": Kind("SmolLM2-135M-Instruct, sums with a short answer", 1024, 2, (2e-5,), 6144),
     "toy": Kind("The demo's toy, sums with a short answer", 256, 8, (3e-4,), 6144),
     **{f"totals-{classes}": _totals(classes) for classes in CLASSES},
+    # The budget follows from the machine.
+    "math-1.5b": _published("Published settings, prompts of the hard band", 0, 1e-6, 0),
+    "math-toy": _published("The demo's toy in their place: its figures say nothing", 256, 3e-4, 24),
 }
 """By --model."""
 
@@ -116,7 +130,9 @@ MEASURED = ("by_step", "evaluations")
 class Conditions:
     """What is the same for all runs of a folder. `model`: one of KINDS. `budget`: of a run, in what its kind counts.
 
-    `rates`: learning rates, constant in a run. `prompts`, `answers`: see Kind.
+    `rates`: learning rates, constant in a run. `prompts`, `answers`: see Kind. Of published settings: `weights`: the
+    model, a folder or a hub id; `data`: a file of prepare-data; `step_seconds`: of each method, by `plan`;
+    `answer_seconds`: of one answer on all engines.
     """
 
     model: str
@@ -124,6 +140,16 @@ class Conditions:
     rates: Sequence[float]
     prompts: int
     answers: int
+    weights: str | None = None
+    data: str | None = None
+    gpus: int | None = None
+    step_seconds: Mapping[str, float] | None = None
+    answer_seconds: float | None = None
+
+    @property
+    def is_toy(self) -> bool:
+        """Of published settings: the toy in the place of a model."""
+        return self.weights is None
 
     @property
     def kind(self) -> Kind:
@@ -179,12 +205,26 @@ def prompts_per_step(method: str) -> int:
     return whole * max(1, round(STEP_ROLLOUTS / rollouts_per_prompt(method) / whole))
 
 
+def sizes(name: str, conditions: Conditions) -> tuple[int, int, int]:
+    """(prompts, epochs, updates) of a step."""
+    if not conditions.kind.is_published:
+        method = METHODS[name]
+        return prompts_per_step(name), method.epochs, method.epochs * method.updates
+    flags = presets.METHODS[name].flags | run_flags(name, conditions)
+    parts = ("rollout.batch_size", "train.max_epochs", "rollout.n_samples_per_prompt", "train.batch_size")
+    prompts, epochs, n, update = (int(flags[part]) for part in parts)
+    return prompts, epochs, epochs * prompts * n // update
+
+
 def run_flags(name: str, conditions: Conditions) -> Flags:
     """What the command line of a method's run has beside seed, model, prompts and folders."""
+    if conditions.kind.is_published:
+        return published.flags_of_method(name, conditions)
     method, prompts = METHODS[name], prompts_per_step(name)
     trained = prompts * method.n
     update = trained // method.updates
-    return method_flags(method) | {
+    clip = {} if method.clip is None else {"actor.eps_clip_low_high": method.clip}
+    return (method_flags(method) | clip) | {
         "ada_eval_ends": True,
         "algo.advantage.estimator": method.estimator,
         "rollout.batch_size": prompts,
@@ -233,7 +273,7 @@ def is_finished(run: Run, conditions: Conditions) -> bool:
     return bool(measured) and measured[0] == 0 and spent_until(run, measured[-1], conditions) >= conditions.budget
 
 
-def spent_until(run: Run, step: int, conditions: Conditions) -> int:
+def spent_until(run: Run, step: int, conditions: Conditions) -> float:
     """Of what the budget counts, drawn in steps up to this one, waste included."""
     of = _BY_STEP[conditions.kind.counted]
     return sum(of(row) for row in run.steps if row["step"] <= step)
@@ -245,6 +285,8 @@ def result_of(run: Run, kind: Kind) -> Result:
     steps = [row for row in run.steps if row["step"] <= last]
     by_step = _BY_STEP | (_BY_STEP_WITH_WORKING if kind.like else {})
     measures = _MEASURES | (_measures_with_working(kind.answers) if kind.like else {})
+    if kind.is_published:
+        measures |= _pass_and_length(kind.answers)
     return {
         "by_step": {name: [_rounded(of(row)) for row in steps] for name, of in by_step.items()},
         "evaluations": {"step": [row["step"] for row in run.evaluations]}
@@ -256,11 +298,12 @@ _MEASURES = {"accuracy": lambda row: row["eval/accuracy"], "half_width": lambda 
 
 
 def _measures_with_working(answers: int) -> dict[str, Callable[[Measurement], float]]:
-    return {
-        "working_right": lambda row: working_right(row["eval/accuracy"], row["eval/score"]),
-        "pass": lambda row: row[f"eval/pass@{answers}"],
-        "length": lambda row: row["eval/tokens"],
-    }
+    right = {"working_right": lambda row: working_right(row["eval/accuracy"], row["eval/score"])}
+    return right | _pass_and_length(answers)
+
+
+def _pass_and_length(answers: int) -> dict[str, Callable[[Measurement], float]]:
+    return {"pass": lambda row: row[f"eval/pass@{answers}"], "length": lambda row: row["eval/tokens"]}
 
 
 def _training_seconds(row: Measurement) -> float:

@@ -11,8 +11,7 @@ import numpy as np
 
 from benchmarks.arena.costs import mean_accuracy
 from benchmarks.arena.folders import Result, Results
-from benchmarks.arena.methods import METHODS
-from benchmarks.arena.real import Cell, Conditions, prompts_per_step
+from benchmarks.arena.real import Cell, Conditions, sizes
 from benchmarks.arena.statistics import Interval, cost_to, mean_interval
 from benchmarks.arena.tables import TARGET_SHARE
 
@@ -45,6 +44,7 @@ class Row:
     rates: int
     seeds: int
     prompts: int
+    updates: int
     start: float
     final: float
     half_width: float
@@ -121,13 +121,15 @@ def _row(
     widths = [run["evaluations"]["half_width"][-1] for run in runs.values()]
     spent = {of: float(np.mean([sum(run["by_step"][of]) for run in runs.values()])) for of in SPENT}
     # A run's record has once what is trained in every epoch.
-    spent["trained_tokens"] *= METHODS[name].epochs
+    prompts, epochs, updates = sizes(name, conditions)
+    spent["trained_tokens"] *= epochs
     return Row(
         method=name,
         rate=rate,
         rates=rates,
         seeds=len(runs),
-        prompts=prompts_per_step(name),
+        prompts=prompts,
+        updates=updates,
         start=float(np.mean([run["evaluations"]["accuracy"][0] for run in runs.values()])),
         final=_mean(runs, "accuracy", conditions),
         half_width=math.sqrt(sum(width**2 for width in widths)) / len(widths),
@@ -135,11 +137,15 @@ def _row(
         cost=cost,
         missed=missed,
         spent=spent,
-        measures=_measures(runs, conditions) if conditions.kind.like else {},
+        measures=_measures(runs, conditions),
     )
 
 
 def _measures(runs: BySeed, conditions: Conditions) -> dict[str, float]:
+    if conditions.kind.is_published:
+        return {name: _mean(runs, name, conditions) for name in ("pass", "length")}
+    if not conditions.kind.like:
+        return {}
     said = [run["by_step"]["surprisal"] for run in runs.values()]
     late = [value for of_run in said for value in of_run[-max(1, len(of_run) // 4) :] if value is not None]
     return {name: _mean(runs, name, conditions) for name in MEASURES} | {

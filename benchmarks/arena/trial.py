@@ -154,6 +154,7 @@ class Trial:
             method.updates,
             method.wrong_epochs,
             drawn.log_probs,
+            method.clip,
         )
         self._hooks.after_training(batch)
         self._policy.observe(batch.pools)

@@ -48,6 +48,7 @@ def look(words: Sequence[str]) -> Iterator[Finding]:
         "machine": machine_check.machine_findings,
         "GPUs": machine_check.gpu_findings,
         "packages": machine_check.package_findings,
+        "GPU paths": machine_check.path_findings,
         "Ray": machine_check.ray_findings,
     }
     if words:

@@ -69,7 +69,7 @@ def _evaluate(args: argparse.Namespace, progress: Counting) -> Callable[[], None
         f"{about_templates(sources)}"
     )
     suites = load_suites(sources, args, reward, rewards, progress)
-    longest = None if args.base_url else longest_context(args.model, trusted=args.trust_remote_code)
+    longest = None if args.base_url else longest_context(args.model, args.engine_args, trusted=args.trust_remote_code)
     sampling = sampling_of(args, longest)
     results = [_answers(model, suites, args, sampling, ks, progress) for model in args.model]
     progress.phase("computing intervals")

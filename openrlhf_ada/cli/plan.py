@@ -33,7 +33,7 @@ from openrlhf_ada.config.settings import Settings
 from openrlhf_ada.data.prepared import measured_rates
 from openrlhf_ada.reporting.counting import Counting
 from openrlhf_ada.reporting.run_record import read_run
-from openrlhf_ada.simulation.step_seconds import ANSWER_TOKENS, PROMPT_TOKENS, STEP_MODELS
+from openrlhf_ada.simulation.step_seconds import ANSWER_TOKENS, PROMPT_TOKENS
 from openrlhf_ada.simulation.workload import SYNTHETIC, SyntheticRollouts
 
 PROG = "openrlhf-ada plan"
@@ -95,15 +95,15 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add(
         "--machine",
-        choices=STEP_MODELS,
         default="1.5b",
-        help="whose seconds: 1.5b (Qwen2.5-Math-1.5B on 8 H100, default) or 7b (Qwen2.5-Math-7B on 8 A100); of a run, "
-        "its own",
+        metavar="{1.5b,7b,FILE}",
+        help="whose seconds: 1.5b (Qwen2.5-Math-1.5B on 8 H100, default), 7b (Qwen2.5-Math-7B on 8 A100), a file of "
+        "tests/gpu/first_run.sh; of a run, its own",
     )
     add(
         "--engine", type=Path, metavar="FILE", help="an engine that --calibrate has measured, instead of the machine's"
     )
-    add("--engines", type=_up_to(1000), metavar="N", help="number of engines (default 8; with a run: as there)")
+    add("--engines", type=_up_to(1000), metavar="N", help="number of engines (default: the machine's, or the run's)")
     add("--json", type=Path, metavar="FILE", help="also write the figures to this file")
     return parser
 

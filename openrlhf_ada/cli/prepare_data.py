@@ -4,6 +4,7 @@ answers with vLLM (can be resumed), keep a band of pass rates, write Parquet and
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -29,12 +30,13 @@ from openrlhf_ada.cli.sampling_flags import (
     with_given,
 )
 from openrlhf_ada.config import program
+from openrlhf_ada.config.passed_on import PASSED_ON
 from openrlhf_ada.config.visible import without_logins
 from openrlhf_ada.data import prepared
 from openrlhf_ada.data.benchmarks import DATASETS, name_and_path
 from openrlhf_ada.data.files import DataError
 from openrlhf_ada.data.labels import LabelChecks, about_contradicting
-from openrlhf_ada.data.left_out import LeftOut, write_left_out
+from openrlhf_ada.data.left_out import LeftOut, why_few, write_left_out
 from openrlhf_ada.data.prepared import BANDS, Difficulty, parse_band
 from openrlhf_ada.data.problems import TASK, Problem, Source, deduplicated, load_problems
 from openrlhf_ada.data.row_rewards import RowRewards
@@ -62,12 +64,15 @@ def _prepare(args: argparse.Namespace, progress: Counting) -> Callable[[], None]
     args.out.mkdir(parents=True, exist_ok=True)
     problems, facts, dropped = clean(sources, reward, rewards, args, progress)
     check_template(args.template, args.system, problems)
-    sampling = sampling_of(args, longest_context([args.model], trusted=args.trust_remote_code))
+    sampling = sampling_of(args, longest_context([args.model], args.engine_args, trusted=args.trust_remote_code))
     prompts, too_long = fitting_prompts(args.model, problems, args, sampling)
-    dropped += [_left_out(p, too_long[p.id]) for p in problems if p.id in too_long]
-    write_left_out(dropped, args.out / DROPPED_FILE)
+    dropped += [_left_out(p, too_long[p.id], "that leave no room for an answer") for p in problems if p.id in too_long]
+    file = args.out / DROPPED_FILE
+    write_left_out(dropped, file)
     if not prompts:
-        raise DataError(f"no prompt leaves room for an answer: {next(iter(too_long.values()))}")
+        raise DataError(f"no prompt leaves room for an answer: {why_few(dropped, len(dropped), file)}")
+    if dropped:
+        progress.note(f"SOURCE: {why_few(dropped, len(dropped) + len(prompts), file)}")
     by_id = {problem.id: problem for problem in problems if problem.id in prompts}
     asked = ProblemSet("answers", by_id, reward, args.out / "answers", prompts)
     rows = sample_missing(args.model, [asked], args, sampling, progress)["answers"]
@@ -79,7 +84,7 @@ def _prepare(args: argparse.Namespace, progress: Counting) -> Callable[[], None]
     if not kept:
         counts = Counter(d.pass_rate for d in everything)
         rates = ", ".join(f"{count} at {rate:.3g}" for rate, count in sorted(counts.items())[:20])
-        left = f"; {len(dropped):,} rows were left out before ({args.out / DROPPED_FILE})" if dropped else ""
+        left = f"; {len(dropped):,} rows were left out before ({file})" if dropped else ""
         raise DataError(f"no problem has a pass rate in --band {args.band}; there are {rates}{left}")
     facts |= {
         "prompts that leave no room": f"{len(too_long):,}",
@@ -155,6 +160,8 @@ def clean(
 ) -> tuple[list[Problem], dict[str, str], list[LeftOut]]:
     """Problems without copies whose labels verify themselves, facts for the card, and the rows that were dropped."""
     dropped: list[LeftOut] = []
+    file: Path = args.out / DROPPED_FILE
+    file.unlink(missing_ok=True)
     rows = [
         problem
         for source in sources
@@ -162,8 +169,8 @@ def clean(
     ]
     facts = {"rows read": f"{len(rows) + len(dropped):,}", "unfit question or label": f"{len(dropped):,}"}
     if not rows:
-        first = dropped[0]
-        raise DataError(f"SOURCE: no row can be used; {first.source} {first.place}: {first.cause}")
+        write_left_out(dropped, file)
+        raise DataError(f"SOURCE: no row can be used: {why_few(dropped, len(dropped), file)}")
     if reward not in (*NAMED, MIXED):
         problems, copies, contradictory = deduplicated(rows, lambda problem, other: False)
         causes: dict[str, str] = {}
@@ -178,22 +185,23 @@ def clean(
     for line in about_contradicting(contradictory, len(rows)):
         progress.note(f"SOURCE: {line}. They are left out")
     good = [problem for problem in problems if problem.id not in causes]
-    dropped += [_left_out(problem, "another row has this question") for problem in copies]
-    dropped += [_left_out(problem, "another row has this question and another label") for problem in contradictory]
-    dropped += [_left_out(problem, causes[problem.id]) for problem in problems if problem.id in causes]
+    dropped += [_left_out(problem, "another row has this question", "that are copies") for problem in copies]
+    twice = "another row has this question and another label"
+    dropped += [_left_out(problem, twice, "that contradict another") for problem in contradictory]
+    unverified = "whose label fails its own check"
+    dropped += [_left_out(problem, causes[problem.id], unverified) for problem in problems if problem.id in causes]
     if not good:
-        first = dropped[-1]
+        write_left_out(dropped, file)
         raise DataError(
-            f"SOURCE: no problem is left with --reward {reward}: {len(contradictory)} rows contradict another one, "
-            f"and {len(causes)} labels do not verify themselves; {first.source} {first.place}: {first.cause}: correct "
-            f"the labels, or name another reward or column"
+            f"SOURCE: no problem is left with --reward {reward}: {why_few(dropped, len(dropped), file)}: correct the "
+            f"labels, or name another reward or column"
         )
     return good, facts, dropped
 
 
-def _left_out(problem: Problem, cause: str) -> LeftOut:
+def _left_out(problem: Problem, cause: str, kind: str) -> LeftOut:
     row = {"id": problem.id, "question": problem.question, "label": problem.label}
-    return LeftOut(problem.source, problem.place, cause, row)
+    return LeftOut(problem.source, problem.place, cause, row, kind)
 
 
 def _write(
@@ -206,6 +214,8 @@ def _write(
     prepared.write_parquet(prepared.rows_of(everything, inputs, labels), args.out / prepared.ALL_FILE)
     train = prepared.write_parquet(prepared.rows_of(kept, inputs, labels), args.out / prepared.TRAIN_FILE)
     flags = training_flags(train, reward, args.right_above, chat=chat)
+    given = [(name, value) for name in PASSED_ON if (value := getattr(args, name))]
+    flags += "".join(f" \\\n    --ada_{name} {shlex.quote(value)}" for name, value in given)
     card = prepared.write_card(args.out, kept=kept, everything=everything, facts=facts, flags=flags)
     for name, value in facts.items():
         print(f"  {name:36} {value}")

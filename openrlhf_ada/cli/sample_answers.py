@@ -16,11 +16,13 @@ from typing import Any
 from openrlhf_ada.cli.sampling_flags import Prompts, Sampling, as_text, grading_of, open_sampler
 from openrlhf_ada.cli.server_flags import base_url_of, server_of
 from openrlhf_ada.cli.train_ppo_ray import EXIT_BAD_INPUT, USER_ERRORS, quiet
+from openrlhf_ada.config.passed_on import PASSED_ON
 from openrlhf_ada.config.visible import without_logins
 from openrlhf_ada.data.files import DataError
 from openrlhf_ada.data.problems import Problem
 from openrlhf_ada.eval.answers import AnswerFile, AnswerRow, Asked, Sampled, answered
 from openrlhf_ada.eval.measures import Answered
+from openrlhf_ada.host.engine_options import recorded
 from openrlhf_ada.platforms.signals import TerminatedError, status_of
 from openrlhf_ada.reporting.counting import Counting
 from openrlhf_ada.reward.extraction import VOTING, answer_name, extracted
@@ -202,9 +204,11 @@ def _settings(model: str, problem_set: ProblemSet, args: argparse.Namespace, sam
         "max_new_tokens": sampling.max_new_tokens,
         "max_len": None if url else sampling.max_len,
         "seed": sampling.seed,
+        "engine_args": recorded(args.engine_args, "--engine_args"),
         "template": "\n".join(sorted({problem.template for problem in problems})),
         "system": args.system,
         "chat": not args.no_chat,
+        **{name: getattr(sampling, name) for name in PASSED_ON},
         "reward": without_logins(problem_set.reward),
         "reward_file": hashlib.sha256(b"".join(contents)).hexdigest() if contents else "",
     }

@@ -11,12 +11,14 @@ from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_ada.config.flags import FULL_MARKS, ConfigError, add_flag, check_value, flag
+from openrlhf_ada.config.passed_on import PASSED_ON, check_known
 from openrlhf_ada.config.schema import AdaConfig, add_flags
 from openrlhf_ada.config.settings import resolve
 from openrlhf_ada.data.problems import Problem, Question, Source
 from openrlhf_ada.data.questions import rendered
 from openrlhf_ada.data.row_rewards import KEY, RowRewards, parse_map
 from openrlhf_ada.eval.answers import as_text
+from openrlhf_ada.host.engine_options import engine_arguments, recorded
 from openrlhf_ada.host.parser import parse_host_arguments
 from openrlhf_ada.platforms import without_gpu
 from openrlhf_ada.reward.names import check_rewards, split_names
@@ -25,8 +27,8 @@ from openrlhf_ada.reward.reward_function import MIXED, NAMED, Grading, is_url
 
 OF_TRAINING = (
     *("timeout", "reward_timeout", "reward_memory", "reward_workers", "code_imports", "code_partial"),
-    *("reward_key", "reward_map"),
-    *("cluster_wait", "trust_remote_code", "verbose"),
+    *("reward_key", "reward_map", *PASSED_ON),
+    *("cluster_wait", "engine_args", "trust_remote_code", "verbose"),
 )
 """Flags of training that these commands have too, with the same types, defaults, ranges and help texts."""
 
@@ -42,6 +44,8 @@ class Sampling:
     max_new_tokens: int
     max_len: int
     seed: int
+    chat_template_args: str | None
+    sampling_args: str | None
 
 
 GRADERS = ", ".join(NAMED)
@@ -112,6 +116,7 @@ def sampling_of(args: argparse.Namespace, longest: int | None = None) -> Samplin
     max_len = args.max_len or min(args.max_new_tokens + 1024, longest or sys.maxsize)
     rules = (
         ("top_k", args.top_k == -1 or args.top_k >= 1, "it is a number of tokens, or -1", "Leave it out"),
+        (PASSED_ON[0], not (args.no_chat and args.chat_template_args), "--no_chat has no template", "Leave it out"),
         ("n", args.n == 1 or args.temperature > 0, "with --temperature 0 all answers are the same", "Use --n 1"),
         ("max_len", longest is None or max_len <= longest, f"a model takes {longest} tokens at most", "Lower it"),
         ("max_len", max_len > args.max_new_tokens, "prompt and answer must fit", "Raise it or lower --max_new_tokens"),
@@ -119,15 +124,16 @@ def sampling_of(args: argparse.Namespace, longest: int | None = None) -> Samplin
     for name, holds, rule, remedy in rules:
         if not holds:
             raise ConfigError(f"--{name}", max_len if name == "max_len" else getattr(args, name), rule, remedy)
-    return Sampling(args.n, args.temperature, args.top_p, args.top_k, args.max_new_tokens, max_len, args.seed)
+    return Sampling(**{f.name: getattr(args, f.name) for f in fields(Sampling)} | {"max_len": max_len})
 
 
-def longest_context(models: Sequence[str], *, trusted: bool) -> int:
+def longest_context(models: Sequence[str], engine_args: str | None, *, trusted: bool) -> int:
     """Tokens, prompt and answer, that each of these takes. vLLM would refuse more after half a minute. Raises
-    ConfigError: one is not there, or brings code along and is not `trusted`."""
+    ConfigError: one is not there, or brings code along and is not `trusted`, or an engine takes no such options."""
     from openrlhf_ada.host.model_code import check_model_code
     from openrlhf_ada.trainer.preflight import check_model
 
+    engine_arguments(engine_args, "--engine_args")
     for model in models:
         check_model("--model", model, trusted=trusted)
         check_model_code("--model", model, trusted=trusted)
@@ -200,6 +206,7 @@ def host_namespace(model: str, reward: str, args: argparse.Namespace, sampling: 
         "--data.max_len": sampling.max_len,
         "--train.seed": sampling.seed,
         "--ada_cluster_wait": args.cluster_wait,
+        "--ada_engine_args": recorded(args.engine_args) or "",
         # What follows is of training, of which there is none, and fits every machine.
         "--data.prompt_dataset": "none",
         "--algo.kl.init_coef": 0,
@@ -244,6 +251,7 @@ class Prompts:
         self.chat = bool(self._tokenizer.chat_template) and not args.no_chat
         if self._system and not self.chat:
             raise ConfigError("--system", args.system, "there is no chat template for it", "Put it into --template")
+        self._given = check_known(self._tokenizer, args, "--")
 
     def num_tokens(self, prompt: str) -> int:
         return len(self._tokenizer(prompt, add_special_tokens=False)["input_ids"])
@@ -256,7 +264,7 @@ class Prompts:
         if not self.chat:
             return as_text(prompt)
         messages = as_messages(prompt, self._system)
-        return self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        return self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **self._given)
 
 
 def as_messages(prompt: Question, system: str | None) -> list[dict[str, Any]]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -23,6 +24,8 @@ from openrlhf_ada.simulation.forecast import Cluster, Forecast, forecast
 from openrlhf_ada.simulation.step_seconds import ENGINES, PROMPT_TOKENS, STEP_MODELS, StepModel
 from openrlhf_ada.simulation.virtual_engines import GPU_LIKE, EngineModel
 from openrlhf_ada.simulation.workload import SYNTHETIC, SyntheticRollouts
+
+Read = TypeVar("Read")
 
 ENGINE_FILE = "engine.json"
 
@@ -63,9 +66,15 @@ def recorded(run_dir: Path, file: Path | None, num_engines: int | None) -> Scena
 
 
 def synthetic(answers: SyntheticRollouts, machine: str, file: Path | None, num_engines: int | None) -> Scenario:
-    """`machine`: one of STEP_MODELS. `file`: of an engine that was measured, instead of the machine's."""
-    seconds = replace(STEP_MODELS[machine], sampling=1.0) if file else STEP_MODELS[machine]
-    return Scenario(answers, _cluster(read_engine(file) if file else GPU_LIKE, num_engines or ENGINES), seconds)
+    """`machine`: one of STEP_MODELS, or a file of tests/gpu/first_run.sh. `file`: of an engine that was measured,
+    instead of the machine's. Raises ValueError or OSError for another file."""
+    if machine not in STEP_MODELS and not Path(machine).is_file():
+        raise FileNotFoundError(f"--machine {machine}: neither {' nor '.join(STEP_MODELS)}, nor a file")
+    named = (GPU_LIKE, ENGINES, STEP_MODELS[machine]) if machine in STEP_MODELS else None
+    engine, count, seconds = named or read_machine(Path(machine))
+    if file:
+        engine, seconds = read_engine(file), replace(seconds, sampling=1.0)
+    return Scenario(answers, _cluster(engine, num_engines or count), seconds)
 
 
 def _cluster(engine: EngineModel, num_engines: int, speculation: int | None = None) -> Cluster:
@@ -110,13 +119,28 @@ def _seconds_per_token(run: Run) -> float:
 
 def read_engine(file: Path) -> EngineModel:
     """An engine as --calibrate writes it. Raises ValueError for another file."""
+    return _read(file, "an engine as --calibrate writes it", _engine)
+
+
+def read_machine(file: Path) -> tuple[EngineModel, int, StepModel]:
+    """(engine, how many, training) as tests/gpu/first_run.sh measures them. Raises ValueError or OSError."""
+    return _read(file, "a machine as tests/gpu/first_run.sh measures it", _machine)
+
+
+def _read(file: Path, what: str, form: Callable[[Any], Read]) -> Read:
     try:
-        figures: dict[str, Any] = dict(json.loads(file.read_text(encoding="utf-8")))
-        for name in ("batch_sizes", "step_seconds"):
-            figures[name] = tuple(figures[name])
-        return EngineModel(**figures)
+        return form(json.loads(file.read_text(encoding="utf-8")))
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise ValueError(f"{file} does not describe an engine as --calibrate writes it: {error!r}") from error
+        raise ValueError(f"{file} does not describe {what}: {error!r}") from error
+
+
+def _engine(figures: Any) -> EngineModel:
+    return EngineModel(**figures | {name: tuple(figures[name]) for name in ("batch_sizes", "step_seconds")})
+
+
+def _machine(figures: Any) -> tuple[EngineModel, int, StepModel]:
+    step = {name: float(figures["step"][name]) for name in ("per_token", "fixed")}
+    return _engine(figures["engine"]), int(figures["engines"]), StepModel(sampling=1.0, **step)
 
 
 def namespace(flags: Any) -> Any:

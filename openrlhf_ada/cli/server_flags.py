@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from openrlhf_ada.cli.sampling_flags import Sampling, as_messages
 from openrlhf_ada.config.flags import ConfigError
+from openrlhf_ada.config.passed_on import arguments_of
 from openrlhf_ada.config.visible import REMOVED, without_logins
 from openrlhf_ada.data.problems import Problem
 from openrlhf_ada.data.questions import rendered
@@ -18,7 +19,7 @@ from openrlhf_ada.eval.openai_server import OpenAIServer
 
 KEY_NAME = "OPENAI_API_KEY"
 
-OF_ENGINES = ("engines", "tensor_parallel_size", "gpu_memory_utilization", "cluster_wait", "max_len")
+OF_ENGINES = ("engines", "tensor_parallel_size", "gpu_memory_utilization", "cluster_wait", "engine_args", "max_len")
 """Flags of engines that `eval` starts itself."""
 
 OF_SERVER = ("api_key_env", "concurrency")
@@ -99,6 +100,9 @@ def server_of(model: str, args: argparse.Namespace, sampling: Sampling, note: Ca
         parameters["top_p"] = sampling.top_p
     if sampling.top_k != -1:
         parameters["top_k"] = sampling.top_k
+    ends, template = arguments_of(sampling.sampling_args), arguments_of(sampling.chat_template_args)
+    parameters |= {"include_stop_str_in_output": True, **ends} if ends else {}  # as in training
+    parameters |= {"chat_template_kwargs": template} if template else {}
     key, name = _key(args), args.api_key_env or KEY_NAME
     return OpenAIServer(base_url_of(args.base_url), model, not args.no_chat, key, name, args.timeout, parameters, note)
 

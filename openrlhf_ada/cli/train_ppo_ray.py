@@ -29,6 +29,7 @@ from openrlhf_ada.config.preset_flags import apply_method, check_with_method, me
 from openrlhf_ada.config.schema import add_flags
 from openrlhf_ada.config.visible import as_told
 from openrlhf_ada.data.files import DataError
+from openrlhf_ada.host.engine_options import engine_notes
 from openrlhf_ada.host.parser import HostError, HostFlagError, parse_host_arguments, training_parser
 from openrlhf_ada.host.ray_session import root_cause
 from openrlhf_ada.platforms.folders import said_of_full
@@ -88,9 +89,8 @@ def parse(argv: Sequence[str], check: Callable[[SimpleNamespace], None] = check_
     if args.ada.own_critic:
         # In critic-free training OpenRLHF resets the critic's model, and without a model it starts no critic.
         args.critic.model_name_or_path = checked[0].critic.model_name_or_path or args.actor.model_name_or_path
-    if args.ada.mode != "off" and not args.train.partial_rollout_enable:
-        # A prompt's rollouts are requests of their own and share its prefix. Every weight update empties the cache,
-        # which is impossible while rollouts run, and with partial rollouts some always do.
+    if args.ada.mode != "off":
+        # A prompt's rollouts are requests of their own and share its prefix.
         args.vllm.enable_prefix_caching = True
     return args
 
@@ -141,7 +141,7 @@ def _check(args: SimpleNamespace) -> bool:
 def notes(args: SimpleNamespace) -> list[str]:
     """What a run is told of its flags."""
     of_settings = [*without_effect(args.ada), *loss_warnings(args.ada, args), *objective_notes(args.ada)]
-    return [*of_settings, *threshold_notes(args)]
+    return [*of_settings, *threshold_notes(args), *engine_notes(args)]
 
 
 def check_surroundings(args: SimpleNamespace) -> None:

@@ -234,9 +234,6 @@ def _weights(s: Settings, host: SimpleNamespace) -> Iterator[Problem]:
     if host.vllm.sync_with_ray:
         rule = "weights are sent by a process group of our own, without Ray"
         yield "--vllm.sync_with_ray", True, rule, LEAVE_OUT
-    if host.train.async_enable and host.train.partial_rollout_enable and host.vllm.enable_prefix_caching:
-        rule = "with --train.partial_rollout_enable rollouts would go on with a cache that older weights computed"
-        yield "--vllm.enable_prefix_caching", True, rule, ONE_OF_TWO
     if host.ds.param_dtype == "fp16":
         rule = "OpenRLHF's engines compute in bfloat16, and would round the policy's weights"
         yield "--ds.param_dtype", "fp16", rule, LEAVE_OUT

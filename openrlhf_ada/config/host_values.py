@@ -35,11 +35,6 @@ def shares_gpus(host: SimpleNamespace) -> bool:
     return host.train.colocate_all and not host.train.async_enable
 
 
-def goes_over_ipc(host: SimpleNamespace) -> bool:
-    """Weights go through GPU memory that policy and engines share (CUDA IPC)."""
-    return host.vllm.sync_backend == "nccl" and shares_gpus(host)
-
-
 def gpus_of(host: SimpleNamespace, name: str) -> int:
     """Of a model, on all nodes."""
     return getattr(host, name).num_nodes * getattr(host, name).num_gpus_per_node

@@ -24,6 +24,7 @@ from openrlhf_ada.config.flags import (
     flag_of_seq,
     imports_of,
 )
+from openrlhf_ada.config.passed_on import ARGUMENTS, ENDS
 from openrlhf_ada.config.presets import METHODS
 from openrlhf_ada.core.advantages import BASELINES
 from openrlhf_ada.core.allocation import ALLOCATIONS
@@ -216,6 +217,11 @@ class AdaConfig:
     loss_length: int | None = flag(None, "TOKENS", "[1, inf)", read_by={"loss": ("sequence-constant",)})
     """The constant of --ada_loss sequence-constant, in tokens. Default: --rollout.max_new_tokens, or else
     --data.max_len."""
+    chat_template_args: str | None = flag(None, "JSON", allowed=ARGUMENTS)
+    """Arguments of the model's chat template: '{{"enable_thinking": false}}'."""
+    sampling_args: str | None = flag(None, "JSON", allowed=ENDS)
+    """What else ends an answer: '{{"stop": ["</answer>"], "stop_token_ids": [13]}}'. It is trained, and rewards read
+    it; agents with "include_stop_str_in_output": true."""
     scheduler: str = flag_of_seq("stream", choices=SCHEDULERS, read_by=SEQ | {"waits": SOME})
     """Order of work in mode seq. rounds: all open prompts get one wave, then all are waited for (the published
     algorithm). waves: each prompt waits for its own wave only. stream: as waves, and free slots take rollouts that
@@ -236,6 +242,8 @@ class AdaConfig:
     cluster_wait: float = flag(0.0, "SECONDS", "[0, inf)")
     """Wait up to so many seconds for Ray nodes that are still joining, until the cluster has the slots that the flags
     ask for."""
+    engine_args: str | None = flag(None, "FILE|JSON")
+    """Other options of vLLM's engine: JSON, or a YAML or JSON file (docs/gpu.md)."""
     verify_sync: str = flag("first", choices=("off", "first", "always"))
     """When to compare checksums of the weights that the policy sends and the engines receive. off: never. first: in
     the first update, and after engines were started. always: in every update. A difference ends the run, and so does a
@@ -247,8 +255,8 @@ class AdaConfig:
     """Mean gap in nats per token at which the run ends, before anything is trained. From a tenth of it on there is a
     note."""
     reward_timeout: float = flag(10.0, "SECONDS", "(0, inf)")
-    """Seconds that the score of one rollout may take in the process pool of the rewards math, reasoning_gym and code.
-    Then its process is killed. The rollout is wrong if its label was readable, else it has no score."""
+    """Seconds for one score in the process pool of the rewards math, reasoning_gym and code. Then its process is
+    killed; the rollout is wrong if its label was readable, else it has no score."""
     reward_memory: int = flag(2048, "MIB", "[64, inf)")
     """MiB of memory that one score may take in that pool."""
     reward_workers: int | None = flag(None, "COUNT", "[1, inf)")
@@ -263,8 +271,8 @@ class AdaConfig:
             "Install what is missing (pip install NAME), or leave it out",
         ),
     )
-    """Modules that programs may import besides the standard library, with commas between them: numpy,pandas. For the
-    reward code. They must be installed where rewards are computed."""
+    """Modules that programs of the reward code may import besides the standard library, such as numpy,pandas. Install
+    them where rewards are computed."""
     code_partial: bool = flag(False)
     """The score of a program is the share of tests that it passes, and not 1 or 0. For the reward code. Only whole
     passes are positive (--ada_positive_threshold)."""
@@ -318,8 +326,9 @@ SECTIONS = {
     ),
     "candidates": ("Both modes", "What is sampled at most, what is kept, and with which weights."),
     "loss": ("The policy's loss", "In every mode."),
+    "chat_template_args": ("Prompts and answers", "In every mode."),
     "scheduler": ("Scheduling and failures", "All schedulers give the same pools."),
-    "verify_sync": ("Weights", "From the policy to the engines."),
+    "engine_args": ("Engines and their weights", ""),
     "reward_timeout": ("Rewards", "For the named rewards and those made with pooled, in every mode."),
     "silence": ("Processes that do nothing", "In every mode."),
     "eval_ends": ("The record, and models", "In every mode."),

@@ -102,7 +102,7 @@ REPORT_EVERY_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class DispatchLimits:
-    """Rollouts on an engine at a time: `slots` at most, and speculation up to `speculative` in all.
+    """Rollouts on an engine at a time, on average: `slots` at most, and speculation up to `speculative` in all.
 
     `attempts`: how often a rollout that a policy asked for is tried before its prompt is given up.
     """
@@ -112,16 +112,24 @@ class DispatchLimits:
     attempts: int = ATTEMPTS
 
 
-class Dispatcher(Generic[AnswerT]):
-    """Sends requests to a fleet's engines and takes their answers. An engine holds `slots` requests at most.
+MOST_AHEAD = 16
+"""Requests that an engine may have more than the emptiest one and still get a prompt's next, whose prefix it has; at
+most an eighth of its slots. With fewer, more engines prefill a prompt; with more, some engines are slower than others
+(benchmarks/balance.py)."""
 
-    A request goes to the engine that has its prompt's prefix while there is room, else to the emptiest one.
+
+class Dispatcher(Generic[AnswerT]):
+    """Sends requests to a fleet's engines and takes their answers.
+
+    A request goes to the emptiest of the engines that have its prompt's prefix, unless that is MOST_AHEAD requests
+    ahead of the emptiest of all: then to this one, which has the prefix from then on.
     """
 
     def __init__(self, fleet: Fleet[AnswerT], slots: int) -> None:
-        self._fleet, self._slots = fleet, slots
+        self._fleet = fleet
+        self._most_ahead = max(min(MOST_AHEAD, slots // 8), 1)
         self._loads = [0] * fleet.num_engines
-        self._prefix_engines: dict[PromptKey, int] = {}
+        self._prefix_engines: dict[PromptKey, set[int]] = defaultdict(set)
         self._engine_of: dict[Request, int] = {}
         self._down: set[int] = set()
 
@@ -165,11 +173,14 @@ class Dispatcher(Generic[AnswerT]):
             self._fleet.abort(engine, outstanding)
 
     def _place(self, request: Request) -> int:
-        engine = self._prefix_engines.get(request.key)
-        if engine is None or engine in self._down or self._loads[engine] >= self._slots:
-            up = (other for other in range(len(self._loads)) if other not in self._down)
-            engine = min(up, key=self._loads.__getitem__)
-            self._prefix_engines.setdefault(request.key, engine)
+        load = self._loads.__getitem__
+        emptiest = min((engine for engine in range(len(self._loads)) if engine not in self._down), key=load)
+        having = self._prefix_engines[request.key]
+        engine = min(having, key=load, default=emptiest)
+        # This may be more than its slots: to wait for one costs less time than another prefill.
+        if load(engine) >= load(emptiest) + self._most_ahead:
+            engine = emptiest
+        having.add(engine)
         self._engine_of[request] = engine
         self._loads[engine] += 1
         return engine
@@ -186,7 +197,8 @@ class Dispatcher(Generic[AnswerT]):
             self._release(request)
         self._down.add(engine)
         # Its prefix cache is gone.
-        self._prefix_engines = {key: cached for key, cached in self._prefix_engines.items() if cached != engine}
+        for having in self._prefix_engines.values():
+            having.discard(engine)
         return lost
 
 

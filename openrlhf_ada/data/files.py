@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 from openrlhf_ada.config.visible import as_told
 
-FORMATS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet", ".arrow": "arrow"}
+FORMATS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".arrow": "arrow"}
 """By the ending of a name, in small or capital letters. `.jsonl` and `.json` are read alike."""
 
 _OPEN: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
@@ -25,7 +25,7 @@ TEXT = ("json", "csv")
 
 SCRIPT = ".py"
 
-ENDINGS = ".jsonl, .json, .csv (also .gz, .bz2 or .xz of these), .parquet, .arrow"
+ENDINGS = ".jsonl, .json, .csv, .tsv (also .gz, .bz2 or .xz of these), .parquet, .arrow"
 
 _FORMAT_REMEDIES = (
     (b"PAR1", "it is a Parquet file: name it .parquet"),
@@ -88,7 +88,9 @@ def to_text(data: bytes, path: str, flag: str, line: int) -> str:
     try:
         return data.decode("utf-8-sig" if line == 1 else "utf-8")
     except UnicodeDecodeError as error:
-        remedy = (format_remedy(data) if line == 1 else "") or "convert the file (iconv -f LATIN1 -t UTF-8)"
+        # Which one it is cannot be known: Latin-1 would make control characters of Windows' quotes, without a word.
+        remedy = "convert the file, from Windows mostly with iconv -f CP1252 -t UTF-8, from China -f GB18030"
+        remedy = (format_remedy(data) if line == 1 else "") or remedy
         line += data.count(b"\n", 0, error.start)
         raise DataError(
             f"{flag}: {path} line {line} is not UTF-8 text (byte {error.start}: {data[error.start]:#04x}): {remedy}"

@@ -16,7 +16,7 @@ from typing import Any
 from openrlhf_ada.data.examples import DataSets, Example, load_part
 from openrlhf_ada.data.files import DataError
 from openrlhf_ada.data.hub import library_errors
-from openrlhf_ada.data.left_out import LeftOut
+from openrlhf_ada.data.left_out import LeftOut, why_few, write_left_out
 from openrlhf_ada.data.prepared import write_parquet
 
 Reader = Callable[[Sequence[Example]], dict[int, str]]
@@ -49,6 +49,7 @@ def hand_over(
     *,
     read: Reader | None = None,
     prompts: PromptRoom | None = None,
+    listed: Path | None = None,
 ) -> HandedOver:
     """The same data sets for OpenRLHF, without the rows that are left out.
 
@@ -57,19 +58,21 @@ def hand_over(
         folder: for the files that are written, where OpenRLHF cannot be handed the data sets themselves.
         read: reads labels; rows whose label cannot be read are left out, and so are those that `prompts` has no room
             for.
+        listed: the file that gets the rows that are left out, also where none is left.
 
     Raises DataError: nothing is left of a data set, or it cannot be written.
     """
     left_out = _left_out(examples, sets.flag, {} if read is None else read(examples), prompts)
+    if left_out and listed is not None:
+        write_left_out(left_out.values(), listed)
     kept = [example for position, example in enumerate(examples) if position not in left_out]
     parts = sets.spec.split(",")
     needed = {example.part for example in examples}
     empty = next((parts[part].strip() for part in needed if all(e.part != part for e in kept)), None)
     if empty is not None:
-        first = next(iter(left_out.values()))
         raise DataError(
-            f"{sets.flag}: no row of {empty} can be used; {first.source} {first.place}: {first.cause}: correct the "
-            f"data, or change the flags that this names"
+            f"{sets.flag}: no row of {empty} can be used: {why_few(list(left_out.values()), len(examples), listed)}: "
+            f"correct the data, or change the flags that this names"
         )
     plain = [[example.question for example in kept], [example.label for example in kept]]
     if not left_out and sets.rewards is None and _is_read_alike(sets, plain):

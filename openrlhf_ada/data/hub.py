@@ -35,7 +35,8 @@ def library_rows(
         remedy = "Copy the data again, or convert them to .jsonl"
     with library_errors(where, remedy):
         table = load()
-        wanted = {name for key in columns for name in (key, key.partition(".")[0])}
+        parts = {part.strip() for key in columns for part in (key, *key.split(","))}
+        wanted = {name for part in parts for name in (part, part.partition(".")[0])}
         table = table.select_columns([name for name in table.column_names if name in wanted]) if wanted else table
     yield from ((f"row {number}", row) for number, row in enumerate(table, start=1))
 

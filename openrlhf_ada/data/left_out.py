@@ -26,8 +26,9 @@ class LeftOut:
 
 
 def write_left_out(rows: Iterable[LeftOut], path: Path) -> None:
-    """One JSON object per row: source, place, cause, row."""
-    with path.open("w", encoding="utf-8") as stream:
+    """One JSON object per row, behind those that are there: source, place, cause, row."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as stream:
         for one in rows:
             entry = {"source": one.source, "place": one.place, "cause": one.cause, "row": one.row}
             stream.write(json.dumps(entry, default=str) + "\n")
@@ -40,6 +41,12 @@ def lines_about(rows: Sequence[LeftOut], flag: str, total: int, file: Path) -> l
     lines = [f"{flag}: {one.source} {one.place}: {one.cause}" for one in rows[:MOST_SHOWN]]
     shown = "" if len(rows) <= MOST_SHOWN else f", of which the first {MOST_SHOWN} are shown"
     return [*lines, f"{flag}: {counted(rows, total)}{shown}. All are listed in {file}"]
+
+
+def why_few(rows: Sequence[LeftOut], total: int, file: Path | None) -> str:
+    """Count, reasons, the first row, and where all are listed."""
+    first = f"{counted(rows, total)}; the first is {rows[0].source} {rows[0].place}: {rows[0].cause}"
+    return f"{first}. All are listed in {file}"
 
 
 def counted(rows: Sequence[LeftOut], total: int) -> str:

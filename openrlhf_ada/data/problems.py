@@ -116,7 +116,8 @@ def load_problems(
         except UnfitError as error:
             if unfit is None or isinstance(error, UnknownRewardError):
                 raise DataError(error.at(f"{flag}: {source.path} {place}")) from error
-            unfit.append(LeftOut(source.path, place, str(error).strip(": "), row))
+            kind = "without a usable question or label"
+            unfit.append(LeftOut(source.path, place, str(error).strip(": "), row, kind))
     return problems
 
 

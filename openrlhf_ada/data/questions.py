@@ -12,16 +12,19 @@ from decimal import Decimal
 from typing import Any
 
 from openrlhf_ada.data.files import DataError
+from openrlhf_ada.reward.returned import within
 
 ANSWERING = ("assistant", "model", "gpt")
 """Roles that a model speaks in."""
 
-_KEYS = {"role", "content"}
+_KEYS, _SHAREGPT = {"role", "content"}, {"from", "value"}
+
+_ROLES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant"}
 
 IMAGE_MARK = "<image>"
 """What OpenRLHF reads as the place of an image where it applies a chat template."""
 
-_LOOK_LIKE_MESSAGES = re.compile(r"""\s*\[?\s*\{\s*(['"])(?:role|content)\1\s*:""")
+_LOOK_LIKE_MESSAGES = re.compile(r"""\s*\[?\s*\{\s*(['"])(?:role|content|from)\1\s*:""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +85,10 @@ def _question(value: Any) -> Any:
 
 
 def _messages_in(text: str) -> Any:
-    """The messages that a text column holds as JSON; any other text as it is. Raises UnfitError."""
-    if not text.lstrip().startswith(("[", "{")):
-        return text
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        found = None
+    """The messages that a text column holds; any other text as it is. Raises UnfitError."""
+    found = within(text)
     found = [found] if isinstance(found, dict) else found
-    if isinstance(found, list) and found and all(isinstance(m, dict) and m.keys() >= _KEYS for m in found):
+    if isinstance(found, list) and found and all(map(_is_message, found)):
         return found
     if _LOOK_LIKE_MESSAGES.match(text):
         raise UnfitError(
@@ -99,8 +97,14 @@ def _messages_in(text: str) -> Any:
     return text
 
 
+def _is_message(value: Any) -> bool:
+    return isinstance(value, dict) and (value.keys() >= _KEYS or value.keys() >= _SHAREGPT)
+
+
 def _checked_messages(value: Sequence[Any]) -> list[Any]:
     """The messages, with parts of text joined; raises UnfitError, in words that follow the name of the column."""
+    if all(isinstance(m, dict) and m.keys() >= _SHAREGPT for m in value):
+        value = [{"role": _ROLES.get(m["from"], m["from"]), "content": m["value"], **m} for m in value]
     for message in value:
         fits = isinstance(message, dict) and isinstance(message.get("role"), str)
         if not fits or not isinstance(message.get("content"), str | list):
@@ -197,11 +201,16 @@ class UnfitError(ValueError):
 
 
 def value_at(row: Mapping[str, Any], key: str) -> Any:
-    """The value of a key, or MISSING. Dots lead into nested objects, unless the row has the very key."""
+    """The value of a key, or MISSING. Dots lead into nested objects, also into those of a text, and commas make an
+    object of several; unless the row has the very key."""
     if key in row:
         return row[key]
+    if "," in key:
+        values = {part.strip().rpartition(".")[2]: value_at(row, part.strip()) for part in key.split(",")}
+        return MISSING if any(value is MISSING for value in values.values()) else values
     value: Any = row
     for part in key.split("."):
+        value = within(value)
         if not isinstance(value, Mapping) or part not in value:
             return MISSING
         value = value[part]

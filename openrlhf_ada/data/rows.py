@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import chain, islice
 from typing import Any
 
 from openrlhf_ada.data.files import DataError, Row, format_of, format_remedy, local_files, opened, to_text
@@ -55,6 +56,23 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_float=_number)
 
 
 def _json_rows(path: str, flag: str) -> Iterator[Row]:
+    """The values of the file; or the rows within, where one object is around them."""
+    values = _json_values(path, flag)
+    head = list(islice(values, 2))
+    rows = _rows_within(head[0][1]) if len(head) == 1 else []
+    yield from ((f"row {number}", row) for number, row in enumerate(rows, start=1))
+    yield from () if rows else chain(head, values)
+
+
+def _rows_within(value: Any) -> list[Any]:
+    """Of `{"data": [...]}`, also with notes beside it, and of an object with another key alone. Messages are none."""
+    is_around = isinstance(value, dict) and (len(value) == 1 or "data" in value)
+    found = value.get("data", next(iter(value.values()))) if is_around else []
+    rows = found if isinstance(found, list) else []
+    return rows if all(isinstance(row, dict) and not row.keys() & {"role", "from"} for row in rows) else []
+
+
+def _json_values(path: str, flag: str) -> Iterator[Row]:
     """One per line; if line 1 is no whole row, the elements of an array, or objects spread over lines."""
     with opened(path, flag) as stream:
         is_first = True
@@ -145,11 +163,14 @@ def _not_json(path: str, flag: str, line: int, mistake: _MistakeError, remedy: s
 
 
 def _csv_rows(path: str, flag: str) -> Iterator[Row]:
-    """All values are text, so that none changes (007, NA)."""
+    """All values are text, so that none changes (007, NA). Commas separate them, or what the header has instead."""
     csv.field_size_limit(sys.maxsize)
     with opened(path, flag) as stream:
         lines = (to_text(line, path, flag, number) for number, line in enumerate(stream, start=1))
-        reader = csv.reader(lines, strict=True)
+        header = next(lines, "")
+        marks = "\t,;" if ".tsv" in path.lower() else ",;\t"
+        separator = next((mark for mark in marks if mark in re.sub('"[^"]*"', "", header)), ",")
+        reader = csv.reader(chain([header], lines), delimiter=separator, strict=True)
         names: list[str] = []
         line = 1
         try:

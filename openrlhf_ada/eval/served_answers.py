@@ -12,8 +12,9 @@ from openrlhf_ada.core.scheduling import rollout_seed
 from openrlhf_ada.eval.answers import Asked, Sampled, as_text
 from openrlhf_ada.eval.openai_server import NoReplyError, OpenAIServer, Reply, ServerError
 from openrlhf_ada.reward.grade import NoScoreError
-from openrlhf_ada.reward.returned import score_of
-from openrlhf_ada.reward.reward_function import Grading, PooledReward, grader_of, grades_labels
+from openrlhf_ada.reward.returned import reward_and_score
+from openrlhf_ada.reward.reward_function import Grading, PooledReward, is_url
+from openrlhf_ada.reward.weighted_sum import load_reward
 
 GIVE_UP_AFTER = 20
 """Answers in a row without a reply, after which a server counts as lost."""
@@ -25,22 +26,17 @@ class Grader:
 
     def __init__(self, reward: str, grading: Grading, timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        self._reward: Any = None
-        if grades_labels(reward):
-            function: Any = PooledReward(grader_of(reward))
-        else:
+        self._is_server = is_url(reward)
+        if self._is_server:
             # It imports all of OpenRLHF, which takes many seconds.
             from openrlhf_ada.host.rewards import HostReward
 
-            self._reward = HostReward(reward.split(","))
-            function = self._reward.function
-        self._pool = function if isinstance(function, PooledReward) else None
-        if self._pool is not None:
-            self._pool.configure(grading)
+            self._ask: Any = HostReward(reward.split(","))
+        else:
+            self._ask = load_reward(reward, grading)
+        self._pool = self._ask if isinstance(self._ask, PooledReward) else None
 
     def __enter__(self) -> Grader:
-        if self._pool is not None:
-            self._pool.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -51,12 +47,14 @@ class Grader:
         """The reply with its score, or with why it has none."""
         common = (reply.text, reply.tokens, reply.truncated)
         if self._pool is not None:
-            grade = await asyncio.to_thread(self._pool.grade, reply.text, asked.label)
+            grade = await asyncio.to_thread(self._pool.grade, reply.text, asked.label, as_text(asked.prompt))
             return Sampled(*common, grade.score, grade.cause, round(grade.seconds, 6))
         prompt = as_text(asked.prompt)
         try:
             async with asyncio.timeout(self._timeout_s):
-                returned = await self._reward(prompt + reply.text, prompt, asked.label)
+                lists = [prompt + reply.text], [prompt], [asked.label]
+                found = await (self._ask(*lists) if self._is_server else asyncio.to_thread(self._ask, *lists))
+            score = reward_and_score(found)[1]
         except TimeoutError:
             # A function that hangs keeps its thread. The pool has few, and others must not wait for it.
             asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor())
@@ -65,7 +63,7 @@ class Grader:
             return Sampled(*common, None, str(error))
         except Exception as error:  # noqa: BLE001 - a user's own function; recorded, counted, and asked again later
             return Sampled(*common, None, f"the reward failed: {type(error).__name__}: {error}")
-        return Sampled(*common, *score_of(returned))
+        return Sampled(*common, score)
 
 
 def sample_from_server(

@@ -1,5 +1,6 @@
 """OpenRLHF's rollout actor: one vLLM engine, and the executor that asks for rewards.
 
+Contract: test_engine_batch.test_vllms_graphs_end_at_half_of_an_h100s_slots
 Contract: test_engine_batch.test_engines_compute_as_much_at_a_time_as_vllms_llm_class
 Contract: test_openrlhf_objects.test_every_override_overrides_something
 Contract: test_openrlhf_objects.test_executor_has_the_rewards_that_are_replaced
@@ -29,7 +30,18 @@ class _FullBatchEngine:
     def from_engine_args(engine_args: AsyncEngineArgs) -> AsyncLLM:
         # On a CPU a step takes as long as all of its requests do, and answers are the same with fewer at a time.
         context = UsageContext.ENGINE_CONTEXT if current_platform.is_cpu() else UsageContext.LLM_CLASS
+        if not current_platform.is_cpu():
+            _capture_all_slots(engine_args)
         return AsyncLLM.from_engine_args(engine_args, usage_context=context)
+
+
+def _capture_all_slots(engine_args: AsyncEngineArgs) -> None:
+    """Let CUDA graphs cover all requests that decode at a time, up to 1,024. Drafts have sizes of their own."""
+    slots = engine_args.max_num_seqs or engine_args.get_batch_defaults(1)[1][UsageContext.LLM_CLASS]
+    given = (engine_args, engine_args.compilation_config)
+    named = [size for of in given for size in (of.cudagraph_capture_sizes, of.max_cudagraph_capture_size)]
+    if slots > 512 and not any([*named, engine_args.speculative_config, engine_args.spec_method]):
+        engine_args.max_cudagraph_capture_size = min(slots, 1024)
 
 
 class HostRolloutActor(unwrap_ray_class(vllm_engine.RolloutRayActor)):

@@ -17,6 +17,7 @@ from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from torchdata.stateful_dataloader.sampler import RandomSampler
 from vllm import SamplingParams
 
+from openrlhf_ada.config.passed_on import arguments_of
 from openrlhf_ada.host.classes import substituted
 
 
@@ -41,8 +42,9 @@ class HostGenerator(SamplesGenerator):
     def _dispatch_prompts_to_vllm(
         self, prompts: list[str], labels: list[Any], *, seed: int | None = None, **generate_kwargs: Any
     ) -> list[Any]:
-        """OpenRLHF makes the sampling parameters here, without a seed. `seed`: for them, of an evaluation."""
-        with substituted(samples_generator, SamplingParams=partial(SamplingParams, seed=seed)):
+        """OpenRLHF makes the sampling parameters here, with neither a seed (`seed`: of an evaluation) nor stops."""
+        params = partial(SamplingParams, seed=seed, **arguments_of(self.args.ada.sampling_args))
+        with substituted(samples_generator, SamplingParams=params):
             return super()._dispatch_prompts_to_vllm(prompts, labels, **generate_kwargs)
 
     def on_sample(self, experience: Experience) -> None:

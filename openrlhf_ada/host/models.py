@@ -2,14 +2,12 @@
 
 Contract: test_finite_steps.test_a_gradient_that_is_not_finite_ends_the_run_before_the_weights_change
 Contract: test_openrlhf_facts.test_fact
-Contract: test_openrlhf_facts.test_weights_are_sent_by_four_attributes
-Contract: test_openrlhf_objects.test_host_sends_over_shared_memory_what_it_is_given
 Contract: test_ports.test_processes_of_models_meet_at_the_chosen_port
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from copy import copy
 from types import SimpleNamespace
 from typing import Any
@@ -21,26 +19,12 @@ from openrlhf_ada.host.classes import substituted, unwrap_ray_class
 from openrlhf_ada.host.model_code import check_model_code
 from openrlhf_ada.host.ports import free_port
 
-NamedParameters = Callable[[], Iterable[tuple[str, Any]]]
-"""In place of a module's method of that name."""
-
 
 class HostPolicyTrainer(ppo_actor.ActorPPOTrainer):
     """OpenRLHF's trainer of the policy, without its group for sending weights."""
 
     def _init_vllm_sync_group(self, backend: str) -> None:
         """The constructor calls it, when engines may still be starting; our group is formed with the first update."""
-
-    def share_memory(self, engines: Sequence[Any], parameters: NamedParameters | None = None) -> None:
-        """OpenRLHF's own way to send weights, over CUDA IPC, to these engines: the policy's, or these `parameters`.
-        Its method reads four attributes: it is called on an object that has these four."""
-        actor: Any = self.actor
-        if parameters is not None:
-            actor = SimpleNamespace(model=SimpleNamespace(module=SimpleNamespace(named_parameters=parameters)))
-        sender: Any = SimpleNamespace(
-            strategy=self.strategy, vllm_engines=list(engines), use_cuda_ipc=True, actor=actor
-        )
-        ppo_actor.ActorPPOTrainer.broadcast_to_vllm(sender)
 
 
 class HostModelActor:

@@ -1,4 +1,4 @@
-"""OpenRLHF's way to ask a reward file or reward servers about an answer, without an engine.
+"""OpenRLHF's way to ask reward servers about an answer, without an engine.
 
 Contract: test_openrlhf_objects.test_executor_asks_for_rewards_without_an_engine
 """
@@ -12,19 +12,12 @@ from openrlhf.utils.agent import SingleTurnAgentExecutor
 
 
 class HostReward:
-    """`endpoints`: one Python file, or URLs, as `--reward.remote_url` takes them."""
+    """`endpoints`: URLs, as `--reward.remote_url` takes them."""
 
     def __init__(self, endpoints: Sequence[str]) -> None:
         self._executor = SingleTurnAgentExecutor(list(endpoints))
 
-    @property
-    def function(self) -> Any:
-        """The file's `reward_func`; None with URLs."""
-        return self._executor.reward_func
-
-    async def __call__(self, query: str, prompt: str, label: Any) -> dict[str, Any]:
-        """What it returns for one answer. Raises what the file raises, and RuntimeError for a server that fails."""
-        executor = self._executor
-        ask = executor._fetch_rewards_via_http if self.function is None else executor._fetch_rewards_via_func
-        (returned,) = await ask([query], [prompt], [label])
+    async def __call__(self, queries: list[str], prompts: list[str], labels: list[Any]) -> Any:
+        """What one returns for one answer, in lists. Raises RuntimeError for a server that fails."""
+        (returned,) = await self._executor._fetch_rewards_via_http(queries, prompts, labels)
         return returned

@@ -1,6 +1,5 @@
-"""DeepSpeed's parameters: whole from their shards, and as OpenRLHF reads them to send them.
+"""DeepSpeed's parameters: whole from their shards.
 
-Contract: test_openrlhf_facts.test_parameters_are_sent_by_what_ours_have
 Contract: test_sharded_weights.test_weights_in_two_processes_are_one_model
 """
 
@@ -54,18 +53,3 @@ def sharding(args: Any, model: Module) -> tuple[Gather, ShapeOf]:
         return parameter.ds_shape if is_split else parameter.shape
 
     return gather_shards, whole_shape
-
-
-class ComputedParameter:
-    """What OpenRLHF reads of a parameter to send it; `compute` makes the tensor when it is read."""
-
-    requires_grad = False
-
-    def __init__(self, shape: Sequence[int], dtype: torch.dtype, compute: Callable[[], torch.Tensor]) -> None:
-        self.shape = self.ds_shape = torch.Size(shape)
-        self.dtype = dtype
-        self._compute = compute
-
-    @property
-    def data(self) -> torch.Tensor:
-        return self._compute()

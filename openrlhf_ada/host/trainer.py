@@ -1,6 +1,7 @@
 """OpenRLHF's trainers: the synchronous one, and the three actors of the asynchronous one.
 
 Contract: test_openrlhf_facts.test_fact
+Contract: test_openrlhf_objects.test_chat_templates_get_their_arguments
 Contract: test_openrlhf_objects.test_names_that_training_substitutes_are_the_hosts
 Contract: test_trackers.test_wandb_gets_flags_without_secrets
 """
@@ -9,13 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+from openrlhf.datasets import PromptDataset
 from openrlhf.trainer import ppo_trainer, ppo_trainer_async
 from openrlhf.trainer.ppo_trainer import BasePPOTrainer
 from openrlhf.utils.logging_utils import WandbLogger
 
+from openrlhf_ada.config.passed_on import arguments_of
 from openrlhf_ada.host.classes import substituted, unwrap_ray_class
 
 
@@ -32,8 +36,20 @@ class HostTrainer(BasePPOTrainer):
             self.critic_model_group = group
 
 
+def _prompts(dataset: Any, tokenizer: Any, strategy: Any, **kwargs: Any) -> PromptDataset:
+    """OpenRLHF's, which asks its tokenizer for nothing but prompts."""
+    template = partial(tokenizer.apply_chat_template, **arguments_of(strategy.args.ada.chat_template_args))
+    return PromptDataset(dataset, SimpleNamespace(apply_chat_template=template), strategy, **kwargs)
+
+
+whole_prompts = substituted(ppo_trainer, PromptDataset=_prompts)
+"""A decorator: OpenRLHF hands messages alone to a chat template; in this function, --ada_chat_template_args too."""
+
+
 class HostSyncTrainer(unwrap_ray_class(ppo_trainer.PPOTrainer)):
     """The synchronous trainer."""
+
+    __init__ = whole_prompts(unwrap_ray_class(ppo_trainer.PPOTrainer).__init__)
 
 
 @contextmanager
@@ -55,6 +71,8 @@ def shown_in_wandb(shown: Callable[[SimpleNamespace], Mapping[str, Any]]) -> Ite
 
 class HostSamplingActor(unwrap_ray_class(ppo_trainer_async.GenerateSamplesActor)):
     """The asynchronous trainer's process that samples."""
+
+    __init__ = whole_prompts(unwrap_ray_class(ppo_trainer_async.GenerateSamplesActor).__init__)
 
     def finish_evaluation(self, logs: dict[str, float]) -> dict[str, float]:
         """What is sent to the trainer of an evaluation with these figures. To be overridden."""

@@ -17,6 +17,7 @@ from typing import Any
 
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.installed import SETUP_FOR_GPUS
+from openrlhf_ada.host import engine_options
 from openrlhf_ada.platforms.nvml import Driver, Gpu, NoNvmlError, NvmlError, read_driver
 from openrlhf_ada.platforms.resources import MissingResourcesError
 
@@ -269,6 +270,8 @@ def check_cpu_limits(args: SimpleNamespace) -> None:
         ("--ds.attn_implementation", attention, ("sdpa", "eager"), no_flash, "Use --ds.attn_implementation sdpa"),
         ("--vllm.sync_backend", sync, ("gloo",), "weights go through gloo", "Use --vllm.sync_backend gloo"),
     ]
+    chosen, gpu_only = engine_options.options_of(args.ada.engine_args), engine_options.reasons("needs_gpu").items()
+    limits += [(engine_options.FLAG, name, (), why, "Leave it out") for name, why in gpu_only if name in chosen]
     for flag, value, allowed, reason, remedy in limits:
         if value not in allowed:
             raise ConfigError(flag, value, f"this machine has no GPU, and on a CPU {reason}", remedy)

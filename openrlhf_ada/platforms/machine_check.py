@@ -16,6 +16,7 @@ from pathlib import Path
 from openrlhf_ada.config.installed import REMEDY, needed, pins, stack_versions
 from openrlhf_ada.host.parser import HostError, host_root
 from openrlhf_ada.platforms.gpu import VISIBLE, hides_all, trouble
+from openrlhf_ada.platforms.gpu_paths import read_gpu_paths
 from openrlhf_ada.platforms.nvml import Driver, NoNvmlError, NvmlError, read_driver
 from openrlhf_ada.platforms.resources import MissingResourcesError
 from openrlhf_ada.platforms.session import cluster_to_join
@@ -197,6 +198,13 @@ def _of_driver(driver: Driver | None) -> Iterator[Finding]:
         remedy = f"End them (nvidia-smi names them), or leave these GPUs out: {VISIBLE}=..."
         what = f"other processes hold most of the memory of GPU {', '.join(taken)}"
         yield Finding("GPUs", WARNING, what, remedy)
+
+
+def path_findings() -> Iterator[Finding]:
+    """What has run on a GPU so far: each path where this machine has one, else how many."""
+    paths = read_gpu_paths()
+    yield Finding("GPU paths", OK, f"{sum(bool(p.passed) for p in paths)} of {len(paths)} have run (docs/gpu.md)")
+    yield from (Finding("GPU path", OK, f"{p.state}: {p.name}") for p in paths if usable_gpus())
 
 
 # -- Ray --------------------------------------------------------------------------------------------------------------

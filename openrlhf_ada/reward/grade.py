@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 SECONDS_VARIABLE = "OPENRLHF_ADA_SCORE_S"
 """Set in grading processes: seconds that one answer may take there."""
@@ -20,6 +19,10 @@ class NoScoreError(ValueError):
     """An answer has no score. It is neither counted as a rollout nor trained."""
 
 
+class TooCostlyError(BaseException):
+    """The processor time of an answer is used up. No `except Exception` of a library keeps it."""
+
+
 @dataclass(frozen=True, slots=True)
 class CodeRules:
     """What the flags say of programs. `imports`: modules that they may import besides the standard library. `partial`:
@@ -32,21 +35,24 @@ class CodeRules:
 @dataclass(frozen=True, slots=True)
 class Grade:
     """`score`: in [0, 1]. `cause`: why it is not 1, in a few words; the same words for the same kind of cause.
-    `forgeable`: a program could have got this score without being right."""
+    `forgeable`: a program could have got this score without being right. `reward`: what is trained; None: the
+    score."""
 
     score: float
     cause: str = ""
     forgeable: bool = False
+    reward: float | None = None
 
 
 _listeners: list[Callable[[float | None], object]] = []
+_limiters: list[Callable[[], object]] = []
 _preparations: list[Callable[[], object]] = []
 
 
-def listen(tell: Callable[[float | None], object]) -> None:
+def listen(tell: Callable[[float | None], object], limit: Callable[[], object] = lambda: None) -> None:
     """A grading process calls this once. `tell` gets None when the grader says `label_is_readable`, and the seconds
-    when it says `may_take`."""
-    _listeners[:] = [tell]
+    when it says `may_take`; `limit` is called when it says `may_be_interrupted`."""
+    _listeners[:], _limiters[:] = [tell], [limit]
 
 
 def label_is_readable() -> None:
@@ -64,6 +70,13 @@ def may_take(seconds: float) -> None:
         tell(seconds)
 
 
+def may_be_interrupted() -> None:
+    """A grader may say, after `label_is_readable`, that TooCostlyError may interrupt it from now on, and that it may
+    be asked once more: what takes long is graded aside, where no other answer waits, and is wrong in the end."""
+    for limit in _limiters:
+        limit()
+
+
 def before_first_answer(action: Callable[[], object]) -> Callable[[], object]:
     """A grader's module may say, when it is imported, what it needs once, such as a sandbox. A grading process does it
     before it is ready, so that it takes no time of the first answer. If it fails, the grader cannot be used."""
@@ -77,8 +90,8 @@ def prepare() -> None:
         action()
 
 
-Grader = Callable[[str, Any], Grade]
-"""(response, label) -> Grade. An exception means that the answer has no score, which is not a wrong answer."""
+Grader = Callable[..., Grade]
+"""(response, label, prompt="") -> Grade. An exception means that the answer has no score, which is no wrong answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,3 +102,4 @@ class TimedGrade:
     cause: str
     seconds: float
     forgeable: bool = False
+    reward: float | None = None

@@ -32,14 +32,14 @@ def named_label(label: Any) -> tuple[str, Any] | None:
     return (named["reward"], named["label"]) if named.keys() == {"reward", "label"} else None
 
 
-def grade(response: str, label: Any) -> Grade:
+def grade(response: str, label: Any, prompt: str = "") -> Grade:
     """Raises UnusableLabelError for a label that `label_of` did not make, and what the grader raises."""
     named = named_label(label)
     if named is None:
         raise UnusableLabelError(
             f"{str(label)[:80]!r} names no grader: with `mixed` each row names one in the column 'reward'"
         )
-    return _grader(named[0])(response, named[1])
+    return _grader(named[0])(response, named[1], prompt)
 
 
 @lru_cache

@@ -85,7 +85,10 @@ def check_python_file(flag: str, value: str, name: str) -> None:
         raise ConfigError(flag, value, f"it is not valid Python ({error})", "Fix the file") from error
     defined = {one.get_name() for one in table.get_symbols() if one.is_assigned() or one.is_imported()}
     if name not in defined:
-        remedy = f"Define {name} at the top level of the file (see the README)"
+        own = [f"{value}:{one.get_name()}" for one in table.get_symbols() if one.is_namespace()]
+        remedy = f"Define {name} at the top level of the file" + (
+            f", or name one of {', '.join(own[:5])}" if own else ""
+        )
         near = _nearest(name, defined)
         raise ConfigError(flag, value, f"it does not define {name}", near or remedy)
 

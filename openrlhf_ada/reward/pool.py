@@ -26,7 +26,7 @@ from typing import Any, Self
 from openrlhf_ada.config.flags import imports_of
 from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.reward.grade import CodeRules, TimedGrade
-from openrlhf_ada.reward.worker import MAY_TAKE
+from openrlhf_ada.reward.worker import COSTLY, MAY_TAKE
 
 START_S = 120.0
 """Seconds that a process has to import its grader. Many start at once when a run begins, some from slow disks."""
@@ -35,6 +35,12 @@ END_S = 1.0
 """Seconds that a process has to end after it has closed its socket."""
 
 MOST_WORKERS = 8
+
+AT_ONCE, ASIDE = 0.02, 0.08
+"""Shares of the time limit, as processor time, of an answer whose grader may be interrupted: first in any process; if
+that is not enough, again in the one that is for such answers, so that no other waits for them."""
+TOO_COSTLY = "answer too costly"
+AFTER_OTHERS = 5  # niceness
 
 LONGEST_REPLY = 1 << 20
 """Bytes. Replies are short; a longer one comes from a broken process."""
@@ -69,28 +75,38 @@ def limits_of(config: Any) -> GradingLimits:
 
 class GraderPool:
     """`workers` processes (None: `default_workers()`) with one grader: `package.module:function` or
-    `path/to/file.py:function` (see `grade.Grader`). Any thread may call `grade`, which takes the next idle process."""
+    `path/to/file.py:function` (see `grade.Grader`). Any thread may call `grade`, which takes the next idle process.
+    One more process starts with the first costly answer (`grade.may_be_interrupted`)."""
 
     def __init__(self, grader: str, limits: GradingLimits | None = None, workers: int | None = None) -> None:
         self.limits = limits or GradingLimits()
         self.num_workers = workers or default_workers()
         self._grader = grader
-        self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
+        self._idle: _Idle = queue.SimpleQueue()
+        self._aside: _Idle = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._workers: set[_Worker] = set()
         self._closed = False
         for _ in range(self.num_workers):
-            self._add()
+            self._add(self._idle)
+        self._add(self._aside, AFTER_OTHERS)
         # Nobody closes a reward function's pool: it ends with its last reference or with this process.
         self._finalizer = weakref.finalize(self, _kill_all, self._workers)
 
-    def grade(self, response: str, label: Any) -> TimedGrade:
+    def grade(self, response: str, label: Any, prompt: str = "") -> TimedGrade:
         """Wait for an idle process, then for its grade, which takes the time limit at most. `label` must be JSON-able.
 
         Raises GraderError where the grader cannot be loaded, or the pool is closed; TypeError for another label.
         """
-        message = json.dumps([response, label]).encode()
-        worker = self._idle.get()
+        start = time.perf_counter()
+        asked = response, label, prompt
+        grade = self._ask(self._idle, asked, AT_ONCE) or self._ask(self._aside, asked, ASIDE)
+        return grade or TimedGrade(0.0, TOO_COSTLY, time.perf_counter() - start)
+
+    def _ask(self, idle: _Idle, asked: tuple[str, Any, str], share: float) -> TimedGrade | None:
+        """None where the answer is too costly for this share of the limit."""
+        message = json.dumps([share * self.limits.seconds, *asked]).encode()
+        worker = idle.get()
         try:
             if self._closed:
                 raise GraderError("the grader's pool is closed")
@@ -98,12 +114,12 @@ class GraderPool:
             grade = worker.ask(message, self.limits.seconds)
         except BaseException:
             # GraderError, or an interrupt while it works: its next reply would belong to this call.
-            self._replace(worker)
+            self._replace(worker, idle)
             raise
         if worker.is_lost:
-            self._replace(worker)
+            self._replace(worker, idle)
         else:
-            self._idle.put(worker)
+            idle.put(worker)
         return grade
 
     def close(self) -> None:
@@ -119,28 +135,31 @@ class GraderPool:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _add(self) -> None:
-        """Start one more process at once. If it cannot start now, its first answer tries again."""
-        worker = _Worker(self._grader, self.limits)
+    def _add(self, idle: _Idle, niceness: int = 0) -> None:
+        """Start one more process at once. If it cannot start now, its first answer tries again: one that works after
+        others starts then."""
+        worker = _Worker(self._grader, self.limits, niceness)
         with self._lock:
             if not self._closed:
                 self._workers.add(worker)
-                worker.try_to_start()
-        self._idle.put(worker)
+                if not niceness:
+                    worker.try_to_start()
+        idle.put(worker)
 
-    def _replace(self, worker: _Worker) -> None:
+    def _replace(self, worker: _Worker, idle: _Idle) -> None:
         worker.kill()
         with self._lock:
             self._workers.discard(worker)
-        self._add()
+        self._add(idle, worker.niceness)
 
 
 class _Worker:
     """One grading process and the socket to it."""
 
-    def __init__(self, grader: str, limits: GradingLimits) -> None:
+    def __init__(self, grader: str, limits: GradingLimits, niceness: int = 0) -> None:
         self._grader = grader
         self._limits = limits
+        self.niceness = niceness
         self._channel: Connection | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._ready = False
@@ -157,7 +176,11 @@ class _Worker:
         limit = struct.pack("ll", int(self._limits.seconds), int(self._limits.seconds % 1 * 1e6) + 1)
         for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
             ours.setsockopt(socket.SOL_SOCKET, option, limit)
-        arguments = [str(theirs.fileno()), self._grader, json.dumps(asdict(self._limits))]
+        arguments = [
+            str(theirs.fileno()),
+            self._grader,
+            json.dumps(asdict(self._limits) | {"niceness": self.niceness}),
+        ]
         # The grader also finds modules in paths that were added to this process's sys.path.
         path = os.pathsep.join(part for part in sys.path if part)
         try:
@@ -188,12 +211,13 @@ class _Worker:
             raise GraderError(f"the grader {self._grader} cannot be used: {problem}")
         self._ready = True
 
-    def ask(self, message: bytes, seconds: float) -> TimedGrade:
+    def ask(self, message: bytes, seconds: float) -> TimedGrade | None:
+        """None where the answer is too costly for now."""
         start = time.perf_counter()
         self._label_is_readable = False
         reply = self._exchange(message, seconds)
         if isinstance(reply, dict):
-            return TimedGrade(**reply)
+            return None if COSTLY in reply else TimedGrade(**reply)
         self.is_lost = True
         too_slow = self._label_is_readable and reply == _too_slow(self._seconds)
         return TimedGrade(0.0 if too_slow else None, reply, time.perf_counter() - start)
@@ -240,6 +264,9 @@ class _Worker:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+
+
+_Idle = queue.SimpleQueue[_Worker]
 
 
 def _too_slow(seconds: float) -> str:

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from openrlhf_ada.config.flags import FULL_MARKS
+from openrlhf_ada.reward.forms import asker, awaited, parameters_of
 from openrlhf_ada.reward.grade import NoScoreError, TimedGrade
 from openrlhf_ada.reward.pool import GraderPool, GradingLimits
+from openrlhf_ada.reward.returned import as_rewards
 
 GRADERS = {
     "arithmetic": "openrlhf_ada.reward.arithmetic:grade",
@@ -170,9 +172,10 @@ class PooledReward:
 
         rows = list(zip(queries, prompts, labels, strict=True))
         responses = [strip_end_tokens(response_of(query, prompt)) for query, prompt, _ in rows]
-        grades = [self.grade(text, label) for text, (_, _, label) in zip(responses, rows, strict=True)]
+        grades = [self.grade(text, row[2], row[1]) for text, row in zip(responses, rows, strict=True)]
         scores = [_score_of(grade) for grade in grades]
-        rewards = [score + self.grading.shaping(text) for score, text in zip(scores, responses, strict=True)]
+        given = [score if grade.reward is None else grade.reward for score, grade in zip(scores, grades, strict=True)]
+        rewards = [reward + self.grading.shaping(text) for reward, text in zip(given, responses, strict=True)]
         return {
             "rewards": torch.tensor(rewards, dtype=torch.float32),
             "scores": torch.tensor(scores, dtype=torch.float32),
@@ -180,11 +183,11 @@ class PooledReward:
             "grades": grades,
         }
 
-    def grade(self, response: str, label: Any) -> TimedGrade:
+    def grade(self, response: str, label: Any, prompt: str = "") -> TimedGrade:
         """The grade of one response."""
         self.start()
         assert self._pool is not None
-        return self._pool.grade(response, label)
+        return self._pool.grade(response, label, prompt)
 
     def close(self) -> None:
         """End the processes; the next call starts new ones."""
@@ -196,6 +199,22 @@ class PooledReward:
 pooled = PooledReward
 """`reward_func = pooled("my_package.my_module:grade")` makes a file a reward file; `grade` is a `grade.Grader`. Also
 `pooled("/data/my_grader.py:grade")`."""
+
+
+def in_openrlhf_form(function: Any) -> Any:
+    """A `reward_func` of any form (`forms`), as OpenRLHF calls one: with one answer. What it returns is a dict with
+    'rewards'; it raises NoScoreError for what is none, and what the function raises. Ours stays as it is."""
+    if isinstance(function, PooledReward):
+        return function
+    ask = None if "queries" in parameters_of(function) else asker(function)
+
+    def reward_func(queries: Sequence[str], prompts: Sequence[str], labels: Sequence[Any], **kwargs: Any) -> Any:
+        if ask is None:
+            return as_rewards(awaited(function(queries, prompts, labels, **kwargs)))
+        response = strip_end_tokens(response_of(queries[0], prompts[0]))
+        return as_rewards(ask(response, labels[0], prompts[0]))
+
+    return reward_func
 
 
 def _score_of(grade: TimedGrade) -> float:

@@ -27,11 +27,12 @@ from typing import IO, Any, NamedTuple
 
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.visible import as_told
+from openrlhf_ada.reward.forms import as_grader
 from openrlhf_ada.reward.grade import TimedGrade
 from openrlhf_ada.reward.mixed import named_label
-from openrlhf_ada.reward.returned import score_of
-from openrlhf_ada.reward.reward_function import MIXED, NAMED, file_and_function, is_url, name_of
-from openrlhf_ada.reward.worker import load_file, valid_score
+from openrlhf_ada.reward.returned import reward_and_score
+from openrlhf_ada.reward.reward_function import MIXED, NAMED, file_and_function, in_openrlhf_form, is_url, name_of
+from openrlhf_ada.reward.worker import load_file
 
 LIMIT_S = 60.0
 """For loading and trying all. A file that loads a large model may take longer; the engine then waits for it."""
@@ -51,12 +52,13 @@ class Row(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What became of a trial. `broken`: why the file cannot be loaded. `grades`: of the rows that were asked, without
-    seconds. `is_late`: nothing more is known after LIMIT_S."""
+    seconds; `empty`: of an empty answer. `is_late`: nothing more is known after LIMIT_S."""
 
     flag: str
     name: str
     broken: str = ""
     grades: Sequence[TimedGrade] = ()
+    empty: TimedGrade | None = None
     is_late: bool = False
 
     def error(self, *, unit: bool = False) -> ConfigError | None:
@@ -67,7 +69,10 @@ class Verdict:
         if self.grades and not scores:
             rule = f"it gives no score to the first {len(self.grades)} rows, with their labels as answers: "
             return ConfigError(self.flag, self.name, rule + self.grades[0].cause, self._remedy())
+        scores += [grade.score for grade in (self.empty,) if grade and grade.score is not None]
         outside = next((score for score in scores if not 0.0 <= score <= 1.0), None)
+        if outside is not None and file_and_function(self.name):
+            return ConfigError(self.flag, self.name, f"it gives the score {outside:g}, not in [0, 1]", self._remedy())
         if unit and outside is not None:
             remedy = (
                 "Return 'scores' in [0, 1] beside 'rewards', or give --ada_scores raw and --ada_positive_threshold"
@@ -82,6 +87,8 @@ class Verdict:
         if self.is_late:
             return f"{self.flag}: {self.name} was not tried to its end, which takes more than {LIMIT_S:g} s"
         causes = [grade.cause for grade in self.grades if grade.score is None]
+        if not causes and self.empty and self.empty.score is None:
+            return f"{self.flag}: {self.name} gives no score to an empty answer: {self.empty.cause}"
         if not causes:
             return ""
         count = f"{len(causes)} of the first {len(self.grades)} rows"
@@ -91,7 +98,7 @@ class Verdict:
         if self.name in (*NAMED, MIXED):
             return "Correct the labels (--data.label_key), or name another reward"
         if file_and_function(self.name):
-            return "Return Grade(score) with a score in [0, 1] (openrlhf_ada.reward.grade)"
+            return "Return a number in [0, 1], or {'reward': -1.0, 'score': 0.0}, and take what docs/rewards.md says"
         answer = "Answer with JSON" if is_url(self.name) else "For one query, return"
         return f"{answer} {{'rewards': [1.0], 'scores': [1.0], 'extra_logs': {{}}}} (docs/rewards.md)"
 
@@ -146,7 +153,10 @@ class Trials(ExitStack):
             self.start(self._flag, name)
         end = time.monotonic() + LIMIT_S
         for trial in self._trials:
-            trial.rows.write(json.dumps(rows.get(trial.name, ()), default=str).encode())
+            asked = rows.get(trial.name, ())
+            # A policy's answers may be of no use, which labels are not. Servers may charge for each.
+            asked = [*asked, *(() if is_url(trial.name) else (Row(row.prompt, "", row.label) for row in asked[:1]))]
+            trial.rows.write(json.dumps(asked, default=str).encode())
             trial.rows.seek(0)
             assert trial.process.stdin is not None
             trial.process.stdin.close()
@@ -187,7 +197,9 @@ def _verdict(trial: _Trial, count: int, end: float) -> Verdict:
     if "raised" in lines[0]:
         return Verdict(*about, broken=f"it raises when it is imported ({lines[0]['raised']})")
     grades = [TimedGrade(line["score"], line["cause"], 0.0) for line in lines[1:]]
-    return Verdict(*about, grades=grades if len(grades) == count else [*grades, TimedGrade(None, f"it {last}", 0.0)])
+    if len(grades) < count + (count > 0 and not is_url(trial.name)):
+        grades.append(TimedGrade(None, f"it {last}", 0.0))
+    return Verdict(*about, grades=grades[:count], empty=next(iter(grades[count:]), None))
 
 
 def _text(file: IO[bytes]) -> str:
@@ -195,8 +207,8 @@ def _text(file: IO[bytes]) -> str:
     return file.read().decode(errors="replace")
 
 
-Ask = Callable[[str, str, Any], tuple[float | None, str]]
-"""(prompt, answer, label) -> (the score, "") or (None, why there is none)."""
+Ask = Callable[[str, str, Any], float]
+"""(prompt, answer, label) -> the score; it raises why there is none."""
 
 
 def run_child(name: str, rows: int) -> None:
@@ -218,7 +230,7 @@ def run_child(name: str, rows: int) -> None:
             pass
         for row in json.loads(os.fdopen(rows).read() or "[]"):
             try:
-                score, cause = ask(*row)
+                score, cause = float(ask(*row)), ""
             except BaseException as error:  # noqa: BLE001 - as above
                 score, cause = None, told(error, name)
             say({"score": score, "cause": cause})
@@ -240,8 +252,10 @@ def asked_of(name: str) -> Ask:
     named = file_and_function(name)
     module = load_file(named[0] if named else name)
     if named is None:
-        return lambda prompt, answer, label: score_of(module.reward_func([prompt + answer], [prompt], [label]))
-    return lambda prompt, answer, label: (valid_score(getattr(module, named[1])(answer, label)), "")
+        function = in_openrlhf_form(module.reward_func)
+        return lambda prompt, answer, label: reward_and_score(function([prompt + answer], [prompt], [label]))[1]
+    grade = as_grader(getattr(module, named[1]))
+    return lambda prompt, answer, label: grade(answer, label, prompt).score
 
 
 def asked_at(url: str) -> Ask:
@@ -254,7 +268,7 @@ def asked_at(url: str) -> Ask:
             response.raise_for_status()
             return await response.json()
 
-    return lambda prompt, answer, label: score_of(asyncio.run(post(prompt, answer, label)))
+    return lambda prompt, answer, label: reward_and_score(asyncio.run(post(prompt, answer, label)))[1]
 
 
 if __name__ == "__main__":

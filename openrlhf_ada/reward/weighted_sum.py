@@ -9,7 +9,7 @@ from typing import Any
 
 from openrlhf_ada.reward.grade import NoScoreError
 from openrlhf_ada.reward.mixed import named_label
-from openrlhf_ada.reward.returned import score_in
+from openrlhf_ada.reward.returned import reward_and_score
 from openrlhf_ada.reward.reward_function import (
     MIXED,
     Grading,
@@ -18,6 +18,7 @@ from openrlhf_ada.reward.reward_function import (
     file_and_function,
     grader_of,
     grades_labels,
+    in_openrlhf_form,
     response_of,
     strip_end_tokens,
 )
@@ -64,9 +65,8 @@ class CombinedReward:
             part(queries, prompts, labels if name == MIXED or MIXED not in self._names else own)
             for part, name in zip(self.parts, self._names, strict=True)
         ]
-        numbers = [_number(result, "rewards", name) for result, name in zip(results, self._names, strict=True)]
-        first = results[0]
-        score = _number(first, "rewards" if first.get("scores") is None else "scores", self._names[0])
+        pairs = [_reward_and_score(result, name) for result, name in zip(results, self._names, strict=True)]
+        numbers, score = [reward for reward, _ in pairs], pairs[0][1]
         reward = sum(weight * number for weight, number in zip(self._weights, numbers, strict=True))
         reward += self._shaping(strip_end_tokens(response_of(queries[0], prompts[0])))
         logs = {
@@ -76,13 +76,13 @@ class CombinedReward:
             "rewards": torch.tensor([reward], dtype=torch.float32),
             "scores": torch.tensor([score], dtype=torch.float32),
             "extra_logs": logs if len(self._names) > 1 else {},
-            "grades": first.get("grades", ()),
+            "grades": results[0].get("grades", ()),
         }
 
 
 def load_reward(name: str, grading: Grading) -> Part:
     """A reward by its name, FILE.py:NAME or file, ready to be called. Raises what the file raises."""
-    part: Any = PooledReward(grader_of(name)) if grades_labels(name) else load_file(name).reward_func
+    part: Any = PooledReward(grader_of(name)) if grades_labels(name) else in_openrlhf_form(load_file(name).reward_func)
     if isinstance(part, PooledReward):
         part.configure(grading)
         part.start()
@@ -95,9 +95,8 @@ def short_name(name: str) -> str:
     return Path(name).stem if named is None else f"{Path(named[0]).stem}_{named[1]}"
 
 
-def _number(result: dict[str, Any], key: str, name: str) -> float:
-    """The one number of the one answer."""
-    number, cause = score_in(result[key], key)
-    if number is None:
-        raise NoScoreError(f"the reward {name}: {cause}")
-    return number
+def _reward_and_score(result: dict[str, Any], name: str) -> tuple[float, float]:
+    try:
+        return reward_and_score(result)
+    except NoScoreError as error:
+        raise NoScoreError(f"the reward {name}: {error}") from error

@@ -1,7 +1,8 @@
 """A process that grades: `python -m openrlhf_ada.reward.worker <descriptor> <grader> <limits as JSON>`.
 
-It reads (response, label) as JSON and answers with a grade as JSON, one at a time, until its parent closes the socket
-or dies. Before the grade it may send {"may_take": seconds}, null when the label has been read. Nothing is pickled.
+It reads (processor seconds, response, label, prompt) as JSON and answers with a grade as JSON, or {"costly": true},
+one at a time, until its parent closes the socket or dies. Before that it may send {"may_take": seconds}, null when
+the label has been read. Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ from multiprocessing.connection import Connection
 from types import ModuleType
 from typing import Any
 
+from openrlhf_ada.reward.forms import as_grader
 from openrlhf_ada.reward.grade import (
     CODE_RULES_VARIABLE,
     SECONDS_VARIABLE,
-    Grade,
     Grader,
+    TooCostlyError,
     UnusableLabelError,
     listen,
     prepare,
@@ -34,7 +36,12 @@ from openrlhf_ada.reward.grade import (
 MAY_TAKE = "may_take"
 """The key of a message to the parent: seconds that this answer may take in all; None when its label has been read."""
 
+COSTLY = "costly"
+"""The key of a message to the parent, in place of a grade: the answer has used up its processor time."""
+
 LONGEST_CAUSE = 500  # characters
+REPEAT_S = 0.1
+"""Processor seconds from one interrupt to the next."""
 
 
 def load_file(path: str) -> ModuleType:
@@ -48,9 +55,10 @@ def load_file(path: str) -> ModuleType:
 
 
 def load_grader(name: str) -> Grader:
-    """`package.module:function` or `path/to/file.py:function`. Raises ImportError, AttributeError or OSError."""
+    """`package.module:function` or `path/to/file.py:function`, as `forms.as_grader`. Raises ImportError,
+    AttributeError or OSError."""
     place, _, function = name.rpartition(":")
-    return getattr(load_file(place), function) if place.endswith(".py") else pkgutil.resolve_name(name)
+    return as_grader(getattr(load_file(place), function) if place.endswith(".py") else pkgutil.resolve_name(name))
 
 
 def main(arguments: list[str]) -> int:
@@ -67,8 +75,10 @@ def main(arguments: list[str]) -> int:
         parent.send_bytes(json.dumps({"error": f"{type(error).__name__}: {error}"}).encode())
         return 1
     limit_memory(limits["memory_mib"])
+    os.nice(limits["niceness"])
     progress = Progress(parent)
-    listen(progress.tell)
+    listen(progress.tell, progress.limit)
+    signal.signal(signal.SIGPROF, progress.interrupt)
     # When the parent is gone, nobody is there to be told.
     with suppress(EOFError, OSError):
         parent.send_bytes(b'{"error": ""}')
@@ -77,7 +87,12 @@ def main(arguments: list[str]) -> int:
             # As long for the label.
             limit_cpu(2 * limits["seconds"])
             progress.label_is_readable = False
-            parent.send_bytes(json.dumps(answer(grader, message, progress)).encode())
+            try:
+                reply = answer(grader, message, progress)
+            except TooCostlyError:
+                progress.end_limit()
+                reply = {COSTLY: True}
+            parent.send_bytes(json.dumps(reply).encode())
     return 0
 
 
@@ -87,6 +102,21 @@ class Progress:
 
     parent: Connection
     label_is_readable: bool = False
+    processor_s: float = 0.0
+    is_interruptible: bool = False
+
+    def limit(self) -> None:
+        """Interrupt what takes longer from now on. Again and again, since a library may keep the exception."""
+        self.is_interruptible = True
+        signal.setitimer(signal.ITIMER_PROF, self.processor_s, REPEAT_S)
+
+    def end_limit(self) -> None:
+        self.is_interruptible = False
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+    def interrupt(self, *signal_and_frame: object) -> None:
+        if self.is_interruptible:
+            raise TooCostlyError
 
     def tell(self, seconds: float | None) -> None:
         if seconds is None:
@@ -100,11 +130,14 @@ def answer(grader: Grader, message: bytes, progress: Progress) -> dict[str, Any]
     """A grade as plain values. An exception of the grader becomes the cause of having no score; but an answer that
     exceeds a limit is wrong where the label was readable."""
     start = time.perf_counter()
-    score, cause, forgeable = None, "", False
+    score, cause, others = None, "", {}
     try:
-        response, label = json.loads(message)
-        grade = grader(response, label)
-        score, cause, forgeable = valid_score(grade), grade.cause[:LONGEST_CAUSE], grade.forgeable
+        progress.processor_s, *asked = json.loads(message)
+        grade = grader(*asked)
+        if not 0.0 <= grade.score <= 1.0:
+            raise ValueError(f"the grader gave the score {grade.score!r}, which is not in [0, 1]")
+        score, cause = float(grade.score), grade.cause[:LONGEST_CAUSE]
+        others = {"forgeable": grade.forgeable, "reward": grade.reward}
     except UnusableLabelError as error:
         cause = f"unusable label: {error}"
     except (MemoryError, RecursionError) as error:
@@ -112,17 +145,9 @@ def answer(grader: Grader, message: bytes, progress: Progress) -> dict[str, Any]
         cause = "memory limit" if isinstance(error, MemoryError) else "recursion limit"
     except Exception as error:  # noqa: BLE001 - the parent reports it as the cause
         cause = f"{type(error).__name__}: {error}"[:LONGEST_CAUSE]
-    return {"score": score, "cause": cause, "seconds": time.perf_counter() - start, "forgeable": forgeable}
-
-
-def valid_score(grade: Grade) -> float:
-    """Raises TypeError for what is no grade, and ValueError for a score that is no number in [0, 1]."""
-    if not hasattr(grade, "score"):
-        raise TypeError(f"the grader returned a {type(grade).__name__}, expected Grade(score)")
-    score = float(grade.score)
-    if not 0.0 <= score <= 1.0:
-        raise ValueError(f"the grader gave the score {grade.score!r}, which is not in [0, 1]")
-    return score
+    finally:
+        progress.end_limit()
+    return {"score": score, "cause": cause, "seconds": time.perf_counter() - start, **others}
 
 
 def limit_memory(mib: int) -> None:

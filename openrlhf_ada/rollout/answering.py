@@ -11,7 +11,8 @@ import ray
 from openrlhf_ada.core.fleet import ATTEMPTS, Dispatcher, Lost
 from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.eval.answers import Asked, Sampled
-from openrlhf_ada.reward.returned import score_in
+from openrlhf_ada.reward.grade import NoScoreError
+from openrlhf_ada.reward.returned import number_in
 from openrlhf_ada.rollout.engine import SamplingSetup
 from openrlhf_ada.rollout.engine_connections import SILENCE_S, EngineConnections
 from openrlhf_ada.rollout.messages import Answer
@@ -79,9 +80,10 @@ class AnswerSampler:
         common = (self._tokenizer.decode(tokens, skip_special_tokens=True), len(tokens), bool(response["truncated"]))
         if result.no_score:
             return Sampled(*common, None, result.no_score)
-        score, cause = score_in(response["scores"])
-        if score is None:
-            return Sampled(*common, None, cause)
+        try:
+            score = number_in(response["scores"])
+        except NoScoreError as error:
+            return Sampled(*common, None, str(error))
         # Only our graders give one; other reward functions give a score only.
         grade = result.grade
         return Sampled(

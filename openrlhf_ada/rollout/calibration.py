@@ -66,7 +66,7 @@ class Calibrator:
             shared.append(self._median_seconds(size, short, sharing=SHARING) - short * steps[-1])
             if 2 * lengthy > LONGEST_S and len(sizes) > 1:
                 break
-        prefill, latency = _fit_line(sizes, alone)
+        prefill, latency = fit_line(sizes, alone)
         groups = [math.ceil(size / SHARING) for size in sizes]
         rest = [(t - latency - prefill * g) / (b - g) for t, g, b in zip(shared, groups, sizes, strict=True) if b > g]
         return EngineModel(
@@ -109,7 +109,7 @@ class Calibrator:
         return len(self._generator.tokenizer.load()(prompt)["input_ids"])
 
 
-def _fit_line(sizes: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:
+def fit_line(sizes: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:
     """(slope, intercept) of seconds over sizes, neither below 0; large batches count by their relative error."""
     x, y = np.asarray(sizes, dtype=float), np.asarray(seconds)
     slope, intercept = np.polyfit(x, y, 1, w=1.0 / np.maximum(y, 1e-3))

@@ -23,11 +23,13 @@ from vllm.platforms import current_platform
 from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.core.speculation import CPU_SPECULATION, GPU_SPECULATION
 from openrlhf_ada.host.engine import HostRolloutActor, replace_rewards
+from openrlhf_ada.host.engine_options import engine_arguments
 from openrlhf_ada.host.model_code import check_model_code
 from openrlhf_ada.host.vllm_engine import ended_cores, knows_request
 from openrlhf_ada.platforms.nvml import wait_for_room
 from openrlhf_ada.platforms.processes import how_it_ended
-from openrlhf_ada.reward.reward_function import Grading, PooledReward, reward_files
+from openrlhf_ada.reward.returned import as_rewards
+from openrlhf_ada.reward.reward_function import Grading, PooledReward, in_openrlhf_form, reward_files
 from openrlhf_ada.reward.weighted_sum import CombinedReward
 from openrlhf_ada.rollout.conversations import count_sampled_tokens
 from openrlhf_ada.rollout.messages import Answer, Result, result_of
@@ -82,6 +84,7 @@ class AdaRolloutActor(HostRolloutActor, ReceivesWeights):
 
     grading: Grading | None = None
     trusts_model_code = False
+    engine_args: str | None = None
     shares_gpu = False
     """The policy lies on the same GPU."""
 
@@ -89,7 +92,7 @@ class AdaRolloutActor(HostRolloutActor, ReceivesWeights):
         # Here, since this package may lie elsewhere on another node.
         named = [remote_rm_url] if isinstance(remote_rm_url, str) else remote_rm_url or []
         check_model_code("the engine's model", kwargs["model"], trusted=self.trusts_model_code)
-        kwargs["trust_remote_code"] = self.trusts_model_code
+        kwargs |= {"trust_remote_code": self.trusts_model_code, **engine_arguments(self.engine_args)}
         self._await_room(kwargs)
         await super().__init__(*args, remote_rm_url=reward_files(named), **self.with_receiver(kwargs))
         self.open_gate()
@@ -238,6 +241,8 @@ def _prepare_reward(executor: Any, names: Sequence[str], grading: Grading | None
         function.start()
     elif isinstance(function, CombinedReward):
         function.configure(names, grading or Grading())
+    if function is not None:
+        executor.reward_func = in_openrlhf_form(function)
     replace_rewards(executor, _noting)
 
 
@@ -253,7 +258,7 @@ def _noting(function: Any) -> Any:
 
     async def call_async(*args: Any, **kwargs: Any) -> Any:
         with _noted():
-            return await function(*args, **kwargs)
+            return list(map(as_rewards, await function(*args, **kwargs)))
 
     return call_async if asyncio.iscoroutinefunction(function) else call
 
@@ -268,20 +273,6 @@ def _noted() -> Iterator[None]:
         raise
 
 
-def rollout_actor(
-    restarts: int,
-    *,
-    over_ipc: bool = False,
-    shares_gpu: bool = False,
-    grading: Grading | None = None,
-    trusts_model_code: bool = False,
-) -> Any:
-    """For Ray, which starts an engine whose process has died again this often. `grading`: of our reward functions."""
-    settings = {
-        "over_ipc": over_ipc,
-        "shares_gpu": shares_gpu,
-        "grading": grading,
-        "trusts_model_code": trusts_model_code,
-    }
-    actor = type("AdaRolloutActor", (AdaRolloutActor,), settings)
-    return ray.remote(max_restarts=restarts)(actor)
+def rollout_actor(restarts: int, **settings: Any) -> Any:
+    """For Ray, which starts an engine whose process has died again this often. `settings`: the class's, by name."""
+    return ray.remote(max_restarts=restarts)(type("AdaRolloutActor", (AdaRolloutActor,), settings))

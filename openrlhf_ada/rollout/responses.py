@@ -13,6 +13,7 @@ from openrlhf.trainer.ppo_utils import length_penalty
 from openrlhf.trainer.ppo_utils.experience import Experience
 from vllm import SamplingParams
 
+from openrlhf_ada.config.passed_on import arguments_of
 from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.core.score_threshold import ScoreThreshold
 from openrlhf_ada.core.types import Sample
@@ -25,7 +26,7 @@ logging.getLogger(length_penalty.__name__).setLevel(logging.WARNING)
 
 
 def sampling_params(args: Any, generate_kwargs: dict[str, Any], *, logprobs: bool) -> SamplingParams:
-    """The parameters that OpenRLHF's dispatch would use. `logprobs`: ask for them even if only a check needs them."""
+    """The parameters that our dispatch in mode off uses. `logprobs`: ask for them even if only a check needs them."""
     return SamplingParams(
         temperature=generate_kwargs.get("temperature", 1.0),
         top_p=generate_kwargs.get("top_p", 1.0),
@@ -34,6 +35,7 @@ def sampling_params(args: Any, generate_kwargs: dict[str, Any], *, logprobs: boo
         min_tokens=generate_kwargs.get("min_new_tokens", 1),
         skip_special_tokens=generate_kwargs.get("skip_special_tokens", False),
         logprobs=1 if logprobs or args.algo.advantage.is_correction_level != "off" else None,
+        **arguments_of(args.ada.sampling_args),
     )
 
 

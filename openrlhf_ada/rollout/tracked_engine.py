@@ -88,6 +88,7 @@ class TrackedEngine:
         if (conversation := current_conversation.get()) is not None:
             conversation.cap(sampling_params)
         await self._weights.admitted()
+        prompt = salted(prompt, self._weights.version)
         rollout = current_rollout.get()
         if rollout is None:
             async for output in self._outputs(prompt, sampling_params, request_id):
@@ -115,6 +116,16 @@ class TrackedEngine:
                 if (conversation := current_conversation.get()) is not None:
                     conversation.num_tokens += len(output.outputs[0].token_ids)
                 yield output
+
+
+def salted(prompt: Any, version: int) -> Any:
+    """This prompt of vLLM's, so that it meets only what prompts of the same version left in prefix caches. An update
+    empties the one on the GPU, but vLLM may keep blocks elsewhere."""
+    if isinstance(prompt, str):
+        prompt = {"prompt": prompt}
+    elif isinstance(prompt, list):
+        prompt = {"prompt_token_ids": prompt}
+    return {**prompt, "cache_salt": f"{version} {prompt.get('cache_salt', '')}"}
 
 
 def reads_tokens_only(executor: Any) -> bool:

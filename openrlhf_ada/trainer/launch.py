@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_ada.config import program
-from openrlhf_ada.config.host_values import goes_over_ipc, shares_gpus
+from openrlhf_ada.config.host_values import shares_gpus
 from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.host.classes import run_training
 from openrlhf_ada.host.ray_session import root_cause
@@ -56,10 +56,10 @@ def train(args: SimpleNamespace, note: Callable[[str], None]) -> None:
     restarts = 0 if args.ada.mode == "off" else args.ada.engine_restarts
     engine = rollout_actor(
         restarts,
-        over_ipc=goes_over_ipc(args),
         shares_gpu=shares_gpus(args),
         grading=grading(args.ada),
         trusts_model_code=args.ada.trust_remote_code,
+        engine_args=args.ada.engine_args,
     )
     here = on_this_node()
     started = _Kept(RayAdaPPOTrainer.options(**here)), _Kept(RayAdaPPOTrainerAsync.options(**here))

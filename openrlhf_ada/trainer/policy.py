@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property, partial
 from math import prod
 from pathlib import Path
@@ -34,26 +34,14 @@ from openrlhf_ada.trainer.training_step import (
 from openrlhf_ada.weights.average import WeightAverage
 from openrlhf_ada.weights.export import MERGED, export_whole, whole_weights
 from openrlhf_ada.weights.policy_side import PolicyWeights
-from openrlhf_ada.weights.sender import (
-    ADMITTING,
-    PREPARING,
-    RECEIVING,
-    STARTING,
-    EngineGoneError,
-    WeightSync,
-    ask_all,
-    compare_shared,
-    take_part,
-)
+from openrlhf_ada.weights.sender import EngineGoneError, WeightSync, send_along, take_part
+from openrlhf_ada.weights.transport import SHARED
 
 logger = logging.getLogger(__name__)
 
 
 class AdaActorTrainer(HostPolicyTrainer):
-    """OpenRLHF's, with --ada_loss, and with a way of our own to send weights.
-
-    CUDA IPC, of colocated training on GPUs, stays OpenRLHF's, with our checksums.
-    """
+    """OpenRLHF's, with --ada_loss, and with a way of our own to send weights."""
 
     version = 0
     """Training steps that the weights have had, the trainer's count."""
@@ -67,9 +55,6 @@ class AdaActorTrainer(HostPolicyTrainer):
     _epoch = -1
     """Over the step that is trained, from 0 on; -1 before the first."""
 
-    _has_shared = False
-    """An update has gone through shared GPU memory to all engines."""
-
     _members: Sequence[str] = ()
     """Start ids of the engines in the group over which weights are sent."""
 
@@ -78,8 +63,14 @@ class AdaActorTrainer(HostPolicyTrainer):
         args = self.strategy.args
         if args.ada.verify_sync == "off" and self._has_experts():
             raise RuntimeError("--ada_verify_sync is off, but only its checks see whether vLLM packs experts rightly")
-        device = torch.device(torch.cuda.current_device())
-        return WeightSync(args.vllm.sync_backend, device, args.vllm.tensor_parallel_size, args.ada.verify_sync)
+        backend = SHARED if self.use_cuda_ipc else args.vllm.sync_backend
+        senders = torch.distributed.get_world_size() if self.use_cuda_ipc else 1
+        workers = args.vllm.tensor_parallel_size
+        return WeightSync(backend, self._device, workers, args.ada.verify_sync, senders=senders)
+
+    @property
+    def _device(self) -> torch.device:
+        return torch.device(torch.cuda.current_device())
 
     @cached_property
     def _weights(self) -> PolicyWeights:
@@ -149,20 +140,27 @@ class AdaActorTrainer(HostPolicyTrainer):
         """To all engines; also to those that Ray has started anew since the last time."""
         # Also where the step has trained the critic alone (--critic.freezing_steps).
         self.version = self.next_version
-        if self.use_cuda_ipc:
-            verify = self.strategy.args.ada.verify_sync
-            sums = verify == "always" or (verify == "first" and not self._has_shared)
-            self._share_memory(dict(enumerate(self.vllm_engines)), sums)
-            self._has_shared = True
-            return
         torch.cuda.empty_cache()
         if torch.distributed.get_rank() == 0:
             self._gather_engines()
-            self._sync.update(self._weights, self.version)
-        else:
-            take_part(self._weights)
+        self._send(are_ready=True)
         torch.cuda.empty_cache()
         torch_dist_barrier_and_cuda_sync()
+
+    def _send(self, *, are_ready: bool) -> None:
+        """By the first process, or over IPC by all of them, if the first finds that the engines `are_ready`."""
+        number = torch.distributed.get_rank()
+        group = self._sync.membership if are_ready and not number else None
+        if self.use_cuda_ipc:
+            told = [group]
+            torch.distributed.broadcast_object_list(told)
+            (group,) = told
+        if group is None:
+            take_part(self._weights)
+        elif number:
+            send_along(self._weights, group, number, self._device)
+        else:
+            self._sync.update(self._weights, self.version)
 
     def _gather_engines(self) -> None:
         """Every engine is up, in the group, and ready for an update; one that dies on the way is waited for."""
@@ -183,49 +181,19 @@ class AdaActorTrainer(HostPolicyTrainer):
         named = any(".experts." in tensor.name for tensor in self._weights.manifest.tensors)
         return named or has_experts(self.actor.model.module.config.to_dict())
 
-    def _share_memory(self, engines: Mapping[int, Any], sums: bool) -> None:
-        """OpenRLHF's way, to these by number, in the form that engines need (adapters merged). Raises WeightSyncError
-        in the first process if checksums (`sums`) differ."""
-        if self._has_experts():
-            # A folder's config.json says so before anything is started (`trainer/preflight.py`), a hub's does not.
-            raise RuntimeError(
-                "--train.colocate_all is True: the model is a mixture of experts, which may not survive OpenRLHF's "
-                "way through shared GPU memory. Leave it out"
-            )
-        is_first = torch.distributed.get_rank() == 0
-        if is_first:
-            ask_all(engines, "ready", STARTING, limit_s=None)
-            ask_all(engines, "begin_shared", PREPARING, sums=sums)
-        sent: dict[str, int] = {}
-        ours = partial(self._weights.as_parameters, sent if sums and is_first else None)
-        self.share_memory(list(engines.values()), ours if sums or self._weights.differ else None)
-        if not is_first:
-            return
-        if sums:
-            for number, workers in ask_all(engines, "shared_sums", RECEIVING).items():
-                compare_shared(self._weights.manifest, sent, workers, number)
-        ask_all(engines, "admit_shared", ADMITTING, self.version)
-
     def send_to(self, engine: int, *, alone: bool) -> None:
         """To one engine only. To be called in all of the policy's processes, or in the first, `alone`, where that has
         the weights whole. Raises EngineGoneError in the first if the engine has died once more."""
-        if self.use_cuda_ipc:
-            self._share_memory({engine: self.vllm_engines[engine]}, self.strategy.args.ada.verify_sync != "off")
-            return
         gone: EngineGoneError | None = None
-        sends = torch.distributed.get_rank() == 0
-        if sends:
+        if torch.distributed.get_rank() == 0:
             # The next update is for all engines again.
             self._members = ()
             try:
                 self._sync.connect({engine: self.vllm_engines[engine]})
                 self._sync.begin()
             except EngineGoneError as error:
-                gone, sends = error, False
-        if sends:
-            self._sync.update(self._weights, self.version)
-        else:
-            take_part(self._weights)
+                gone = error
+        self._send(are_ready=gone is None)
         if not alone:
             torch_dist_barrier_and_cuda_sync()
         if gone is not None:

@@ -13,11 +13,12 @@ from types import SimpleNamespace
 from openrlhf_ada.config.choosing import check_candidates
 from openrlhf_ada.config.flags import ConfigError, Problem, raise_first
 from openrlhf_ada.config.host_rules import check_against_host
-from openrlhf_ada.config.host_values import batch_plan, goes_over_ipc
+from openrlhf_ada.config.host_values import batch_plan
 from openrlhf_ada.config.settings import Settings, make_policy
 from openrlhf_ada.data.files import check_names
 from openrlhf_ada.data.prepared import check_counts
 from openrlhf_ada.eval.held_out import best_metric_names
+from openrlhf_ada.host.engine_options import engine_arguments
 from openrlhf_ada.host.model_code import check_model_code, has_experts, read_config
 from openrlhf_ada.reporting.run_log import METRICS_FILE
 from openrlhf_ada.reporting.wandb_run import check_key
@@ -41,6 +42,7 @@ def check_without_files(args: SimpleNamespace) -> None:
     """What can be said of the flags where the files that they name may be on another machine; raises ConfigError."""
     check_against_host(args.ada, args)
     raise_first(chain(_required(args), _rewards(args), _others(args)))
+    engine_arguments(args.ada.engine_args)
 
 
 def _required(args: SimpleNamespace) -> Iterator[Problem]:
@@ -118,6 +120,9 @@ def _others(args: SimpleNamespace) -> Iterator[Problem]:
     if key and key not in ("none", *ours) and not key.startswith(("accuracy/", "eval_")):
         remedy = f"Use {', '.join(ours)}, accuracy/<datasource>, eval_<datasource>_pass1, or none"
         yield "--ckpt.best_metric_key", key, "no evaluation has a figure of that name", remedy
+    if args.ada.chat_template_args and not args.data.apply_chat_template:
+        rule, remedy = "a chat template would read it", "Add --data.apply_chat_template, or leave it out"
+        yield "--ada_chat_template_args", args.ada.chat_template_args, rule, remedy
     if args.ada.dead_after <= args.ada.silence:
         rule = f"a run that waits must say so before it ends, and --ada_silence is {args.ada.silence:g}"
         yield "--ada_dead_after", args.ada.dead_after, rule, "Make it longer than that"
@@ -148,21 +153,15 @@ def _check_policy(args: SimpleNamespace) -> None:
 
 
 def _experts(args: SimpleNamespace) -> Iterator[Problem]:
-    """OpenRLHF's way through shared GPU memory loads into the tensors that an engine computes with. Some of vLLM's
-    kernels for experts have packed these in another order, and no checksum sees what becomes of them.
-    """
+    """Some of vLLM's kernels pack experts in another order."""
     # The language model's part of config.json, of a model that is a folder.
     model = args.actor.model_name_or_path
     config = (read_config("--actor.model_name_or_path", model) if Path(model).is_dir() else None) or {}
     if not has_experts(config.get("text_config", config)):
         return
-    why = f"{model} is a mixture of experts"
     if args.ada.verify_sync == "off":
-        rule = f"{why}. vLLM may keep or pack experts wrongly without a word, which only these checks see"
+        rule = f"{model} is a mixture of experts, which vLLM may pack wrongly without a word. Only these checks see it"
         yield "--ada_verify_sync", "off", rule, "Leave it out"
-    if goes_over_ipc(args):
-        rule = f"{why}. On shared GPUs OpenRLHF writes over weights that vLLM has packed, perhaps wrongly"
-        yield "--train.colocate_all", True, rule, "Leave it out: engines on GPUs of their own load experts anew"
 
 
 def check_data(args: SimpleNamespace) -> None:

@@ -12,8 +12,10 @@ from openrlhf.trainer.ppo_trainer import prepare_datasets
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from vllm import SamplingParams
 
+from openrlhf_ada.config.passed_on import arguments_of
 from openrlhf_ada.host.engine import create_engines
 from openrlhf_ada.host.tokenizer import SharedTokenizer
+from openrlhf_ada.host.trainer import whole_prompts
 from openrlhf_ada.reward.reward_function import Grading
 from openrlhf_ada.rollout.answering import AnswerSampler
 from openrlhf_ada.rollout.calibration import Calibrator
@@ -46,9 +48,9 @@ def start_sampling(args: SimpleNamespace) -> AdaptiveSamplesGenerator:
     """One engine with the model as it is, and its generator; Ray must be initialised."""
     strategy: Any = host.get_strategy(args)
     logprobs = args.algo.advantage.is_correction_level != "off"
-    engines = _start_engines(args, 1, rollout_actor(restarts=0), logprobs=logprobs)
+    engines = _start_engines(args, 1, logprobs=logprobs, restarts=0)
     tokenizer = SharedTokenizer(args.actor.model_name_or_path, use_fast=not args.data.disable_fast_tokenizer)
-    loader, _, _ = prepare_datasets(strategy, tokenizer.load())
+    loader, _, _ = whole_prompts(prepare_datasets)(strategy, tokenizer.load())
     generator = make_generator(
         SamplesGenerator(strategy, loader, None, tokenizer, engines),
         prompt_values=None,
@@ -64,11 +66,10 @@ def start_answering(
 ) -> AnswerSampler:
     """All engines with the model as it is, and what samples answers on them; Ray must be initialised.
 
-    `sampling`: temperature, top_p, top_k, max_new_tokens, max_len and seed.
+    `sampling`: temperature, top_p, top_k, max_new_tokens, max_len, seed and what ends an answer.
     """
-    actor = rollout_actor(RESTARTS, grading=grading, trusts_model_code=args.ada.trust_remote_code)
     with watched_starts(args.vllm.num_engines, note):
-        engines = _start_engines(args, args.vllm.num_engines, actor, logprobs=True)
+        engines = _start_engines(args, args.vllm.num_engines, logprobs=True, restarts=RESTARTS, grading=grading)
     tokenizer = SharedTokenizer(args.actor.model_name_or_path, use_fast=not args.data.disable_fast_tokenizer)
     params = SamplingParams(
         temperature=sampling["temperature"],
@@ -77,14 +78,16 @@ def start_answering(
         max_tokens=sampling["max_new_tokens"],
         skip_special_tokens=False,
         logprobs=1,
+        **arguments_of(sampling["sampling_args"]),
     )
     setup = SamplingSetup(params, sampling["max_len"], tokenizer, timeout_s)
     return AnswerSampler(engines, setup, tokenizer.load(), sampling["seed"], note)
 
 
-def _start_engines(args: SimpleNamespace, count: int, actor: Any, *, logprobs: bool) -> list[Any]:
+def _start_engines(args: SimpleNamespace, count: int, *, logprobs: bool, **settings: Any) -> list[Any]:
+    ours = {"trusts_model_code": args.ada.trust_remote_code, "engine_args": args.ada.engine_args}
     engines = create_engines(
-        actor,
+        rollout_actor(**settings, **ours),
         count,
         args.vllm.tensor_parallel_size,
         args.actor.model_name_or_path,

@@ -11,6 +11,7 @@ from openrlhf_ada.config.host_values import scored_by_model
 from openrlhf_ada.config.preset_flags import is_given
 from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.config.settings import Settings, resolve
+from openrlhf_ada.host.engine_options import recorded
 from openrlhf_ada.reward.names import split_names
 from openrlhf_ada.reward.reward_function import MIXED, RIGHT_OR_WRONG, default_threshold, name_of
 
@@ -31,7 +32,7 @@ def settings_of(args: SimpleNamespace, argv: Sequence[str]) -> Settings:
         threshold = threshold if keeps else None
     elif threshold is None:
         threshold = default_threshold(_score(args))
-    given = replace(given, positive_threshold=threshold)
+    given = replace(given, positive_threshold=threshold, engine_args=recorded(given.engine_args))
     n, advantage = args.rollout.n_samples_per_prompt, args.algo.advantage.estimator
     return resolve(given, n=n, advantage=advantage, batch=args.rollout.batch_size)
 

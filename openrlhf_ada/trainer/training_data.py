@@ -6,15 +6,18 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_ada.config.flags import ConfigError
+from openrlhf_ada.config.passed_on import arguments_of, check_known
 from openrlhf_ada.data.examples import DataSets, Example, read_examples
 from openrlhf_ada.data.files import DataError
 from openrlhf_ada.data.handover import HandedOver, PromptRoom, Reader, hand_over
 from openrlhf_ada.data.labels import about_contradicting, contradicting, read_labels
-from openrlhf_ada.data.left_out import LeftOut, counted, lines_about, write_left_out
+from openrlhf_ada.data.left_out import LeftOut, lines_about, why_few
 from openrlhf_ada.data.prepared import DRAWS
 from openrlhf_ada.data.problems import Problem, final_part
 from openrlhf_ada.data.questions import Columns, has_image, rendered
@@ -54,18 +57,20 @@ def prepare_training_data(args: SimpleNamespace) -> list[str]:
     """
     run_dir = args.ada.resolved_run_dir(args.logger.wandb.run_name)
     lines: list[str] = []
-    left_out: list[LeftOut] = []
+    (run_dir / LIST).unlink(missing_ok=True)
     rewards = None
     if MIXED in split_names(args.reward.remote_url):
         rewards = RowRewards(args.ada.reward_key or KEY, parse_map(args.ada.reward_map, "--ada_reward_map"))
     # All rows first: without a hub, the library that reads them must not be imported before that is known.
     found = [(sets, read_examples(sets)) for sets in _data_sets(args, rewards)]
     check_rows(args, len(found[0][1]))
+    if args.ada.chat_template_args or args.ada.sampling_args:
+        check_known(_tokenizer(args), args.ada, "--ada_")
     # Agents make prompts of their own.
     room = None if args.train.agent_func_path else _room(args)
     for sets, examples in found:
-        handed = hand_over(sets, examples, run_dir / FOLDER, read=_label_reader(sets, args), prompts=room)
-        left_out += handed.left_out
+        reader = _label_reader(sets, args)
+        handed = hand_over(sets, examples, run_dir / FOLDER, read=reader, prompts=room, listed=run_dir / LIST)
         lines += lines_about(handed.left_out, sets.flag, len(examples), run_dir / LIST)
         if handed.spec != sets.spec and not handed.left_out:
             why = "OpenRLHF's loader would change values" if sets.rewards is None else "each row with its grader"
@@ -73,13 +78,9 @@ def prepare_training_data(args: SimpleNamespace) -> list[str]:
         lines += [f"{sets.flag}: {line}" for line in _contradictions(examples, handed.left_out, args)]
         section, name = sets.flag.removeprefix("--").split(".")
         if section == "data":
-            _check_enough(args, handed, len(examples))
+            _check_enough(args, handed, len(examples), run_dir / LIST)
             args.ada_origin = Origin(dict(flat(redact(plain(args)))), fingerprint(examples))
         setattr(getattr(args, section), name, handed.spec)
-    (run_dir / LIST).unlink(missing_ok=True)
-    if left_out:
-        run_dir.mkdir(parents=True, exist_ok=True)
-        write_left_out(left_out, run_dir / LIST)
     return lines
 
 
@@ -122,14 +123,14 @@ def trial_rows(args: SimpleNamespace) -> dict[str, list[Row]]:
     return rows_for(names, asked, end)
 
 
-def _check_enough(args: SimpleNamespace, handed: HandedOver, total: int) -> None:
+def _check_enough(args: SimpleNamespace, handed: HandedOver, total: int, file: Path) -> None:
     """Raises ConfigError, which says why rows are few."""
     try:
         check_rows(args, handed.rows)
     except ConfigError as error:
-        left = handed.left_out
-        first = f"{left[0].source} {left[0].place}: {left[0].cause}" if left else "none is left out"
-        rule = f"{counted(left, total)}; the first is {first}. So {error.rule}"
+        if not handed.left_out:
+            raise
+        rule = f"{why_few(handed.left_out, total, file)}. So {error.rule}"
         raise ConfigError(error.flag, error.value, rule, error.remedy) from error
 
 
@@ -204,8 +205,8 @@ def _prompt_maker(args: SimpleNamespace) -> tuple[Callable[[Any], str], str]:
     """(from the question of a row to its prompt, the text of the token that ends an answer)."""
     if args.actor.model_name_or_path is None:
         return lambda question: question if isinstance(question, str) else json.dumps(question), ""
-    tokenizer = _tokenizer(args)
-    chat = tokenizer.apply_chat_template if args.data.apply_chat_template else None
+    tokenizer, given = _tokenizer(args), arguments_of(args.ada.chat_template_args)
+    chat = partial(tokenizer.apply_chat_template, **given) if args.data.apply_chat_template else None
     return prompt_maker(args.data.input_template, chat), getattr(tokenizer, "eos_token", None) or ""
 
 

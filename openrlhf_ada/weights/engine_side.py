@@ -10,7 +10,6 @@ from typing import Any
 from vllm.distributed.weight_transfer.base import WeightTransferInitRequest, WeightTransferUpdateRequest
 
 from openrlhf_ada.weights.receiver import BACKEND, PolicyWeightsExtension
-from openrlhf_ada.weights.shared import SharedWeightsExtension
 
 FROM_DISK = -1
 """Version of the weights that an engine is started with. It samples with them only where nobody trains."""
@@ -27,23 +26,21 @@ class ReceivesWeights:
     version: int
     """Updates of the policy that the weights have had."""
 
-    over_ipc = False
-    """Weights come OpenRLHF's way, through memory of a GPU that engine and policy share."""
-
     def with_receiver(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Arguments for vLLM's engine, with our end of weight updates, and log-probabilities as tokens are sampled."""
-        arguments = {"logprobs_mode": "processed_logprobs", "max_logprobs": 1} | arguments
-        if self.over_ipc:
-            return arguments | {"worker_extension_cls": _path(SharedWeightsExtension)}
-        return arguments | {
-            "worker_extension_cls": _path(PolicyWeightsExtension),
-            "weight_transfer_config": {"backend": BACKEND},
-        }
+        extension = f"{PolicyWeightsExtension.__module__}.{PolicyWeightsExtension.__qualname__}"
+        return (
+            {"logprobs_mode": "processed_logprobs", "max_logprobs": 1}
+            | arguments
+            | {
+                "worker_extension_cls": extension,
+                "weight_transfer_config": {"backend": BACKEND},
+            }
+        )
 
     def forbid_pickle(self) -> None:
         """Nothing but plain values crosses to vLLM's processes: they need not unpickle what they are sent."""
-        if not self.over_ipc:
-            os.environ.pop("VLLM_ALLOW_INSECURE_SERIALIZATION", None)
+        os.environ.pop("VLLM_ALLOW_INSECURE_SERIALIZATION", None)
 
     def open_gate(self) -> None:
         """To be called when the actor is made."""
@@ -70,16 +67,13 @@ class ReceivesWeights:
 
     async def begin_update(self) -> None:
         """Raises RuntimeError while vLLM samples, unless it is paused. May be called again."""
-        await self._close_gate()
-        if not self._has_begun:
-            await self._unless_dying(self.llm.start_weight_update())
-            self._has_begun = True
-
-    async def _close_gate(self) -> None:
         self._admitted.clear()
         running = self.llm.get_num_unfinished_requests()
         if running and not await self.llm.is_paused():
             raise RuntimeError(f"{running} rollouts are on their way, and would go on with other weights")
+        if not self._has_begun:
+            await self._unless_dying(self.llm.start_weight_update())
+            self._has_begun = True
 
     async def _unless_dying(self, call: Awaitable[None]) -> None:
         """A repeatable call of vLLM's. If it fails as a worker has died, nothing is answered: this process ends."""
@@ -120,23 +114,6 @@ class ReceivesWeights:
         await self._empty_cache()
         self._admit(version)
 
-    async def begin_shared(self, *, sums: bool) -> None:
-        """As `begin_update`, for weights that come through GPU memory that engine and policy share.
-
-        `sums`: compute checksums of them.
-        """
-        await self._close_gate()
-        await self.llm.collective_rpc("begin_shared", args=(sums,))
-
-    async def shared_sums(self) -> list[dict[str, int]]:
-        """For each worker, checksums by name of what has come."""
-        return await self.llm.collective_rpc("shared_sums")
-
-    async def admit_shared(self, version: int) -> None:
-        """As `admit_update`, for weights that have come through shared memory."""
-        await self._empty_cache()
-        self._admit(version)
-
     async def _empty_cache(self) -> None:
         if self.llm.vllm_config.cache_config.enable_prefix_caching and not await self.llm.reset_prefix_cache():
             raise RuntimeError(
@@ -150,7 +127,3 @@ class ReceivesWeights:
         self._has_begun = False
         self.version = version
         self._admitted.set()
-
-
-def _path(extension: type) -> str:
-    return f"{extension.__module__}.{extension.__qualname__}"

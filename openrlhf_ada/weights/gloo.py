@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from openrlhf_ada.weights.transport import POLL_S, Group, Membership, Take
+from openrlhf_ada.weights.transport import POLL_S, SHARED, Group, Membership, Take
 
 Transfer = tuple[torch.Tensor, torch.Tensor, Any]
 """A bucket on its way: where it is needed, where gloo reads or writes it, gloo's handle."""
@@ -85,4 +85,8 @@ def join(membership: Membership, device: torch.device) -> Group:
         from openrlhf_ada.weights.nccl import NcclGroup
 
         return NcclGroup(membership, device)
+    if membership.backend == SHARED:
+        from openrlhf_ada.weights.ipc import IpcGroup
+
+        return IpcGroup(membership, device)
     return GlooGroup(membership, device)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, cast
 
 import torch
@@ -15,8 +14,7 @@ from peft.tuners.lora.layer import Linear as LoraLinear
 from torch.nn import Module, Parameter
 
 from openrlhf_ada.host.saved_model import as_in_checkpoint, converted
-from openrlhf_ada.host.sharding import ComputedParameter, Gather, ShapeOf
-from openrlhf_ada.weights.checksums import checksums
+from openrlhf_ada.host.sharding import Gather, ShapeOf
 from openrlhf_ada.weights.manifest import BUCKET_BYTES, Manifest, TensorSpec
 
 
@@ -61,21 +59,6 @@ class PolicyWeights:
         }
         specs = tuple(spec for source in dict.fromkeys(self._sources.values()) for spec in source.specs)
         self.manifest = Manifest(specs, is_whole=not only_trained, bucket_bytes=bucket_bytes)
-        self.differ = adapts or [spec.name for spec in specs] != list(shapes)
-        """Is anything sent in another form than the model has it?"""
-
-    def as_parameters(self, sums: dict[str, int] | None = None) -> Iterator[tuple[str, ComputedParameter]]:
-        """In place of `named_parameters()`, where OpenRLHF sends them. `sums` gets their checksums by name."""
-        for spec in self.manifest.tensors:
-            dtype = getattr(torch, spec.dtype)
-            yield spec.name, ComputedParameter(spec.shape, dtype, partial(self._copy, spec, sums))
-
-    def _copy(self, spec: TensorSpec, sums: dict[str, int] | None) -> torch.Tensor:
-        with self.gathered([spec]) as (tensor,):
-            copy = tensor.clone()
-        if sums is not None:
-            (sums[spec.name],) = checksums([copy])
-        return copy
 
     @contextmanager
     def gathered(self, batch: Sequence[TensorSpec]) -> Generator[list[torch.Tensor]]:

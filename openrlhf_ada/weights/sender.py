@@ -12,7 +12,7 @@ import time
 from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, closing, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Protocol, cast
 
 import ray
@@ -69,17 +69,28 @@ class WeightSync:
 
     `workers_per_engine`: tensor parallel size. `verify`: compare checksums of what was sent and what arrived `off`:
     never, `first`: in the first update over a group, `always`. `limit_s`: how long engines and transfers may show no
-    sign of progress.
+    sign of progress. `senders`: processes of the policy that send, each to the worker on its GPU (`send_along`).
     """
 
+    membership: Membership
+    """Of the policy's first process in the group of now."""
+
     def __init__(
-        self, backend: str, device: torch.device, workers_per_engine: int, verify: str, *, limit_s: float = LIMIT_S
+        self,
+        backend: str,
+        device: torch.device,
+        workers_per_engine: int,
+        verify: str,
+        *,
+        limit_s: float = LIMIT_S,
+        senders: int = 1,
     ) -> None:
         self._backend = backend
         self._device = device
         self._workers = workers_per_engine
         self._verify = verify
         self._limit_s = limit_s
+        self._senders = senders
         self._engines: dict[int, Any] = {}
         self._group: Group | None = None
         self._is_verified = False
@@ -90,8 +101,11 @@ class WeightSync:
         _collect({number: engine.ready.remote() for number, engine in engines.items()}, STARTING)
         self._leave()
         address = str(cast(Any, ray.util.get_node_ip_address()))
-        names = ("the policy", *(_worker_name(number, w) for number in engines for w in range(self._workers)))
-        group = Membership(self._backend, address, free_port(), 0, names, self._limit_s)
+        workers = [_worker_name(number, w) for number in engines for w in range(self._workers)]
+        names = ["the policy", *workers, *(f"the policy's process {n}" for n in range(1, self._senders))]
+        self.membership = group = Membership(
+            self._backend, address, free_port(), 0, names, self._limit_s, self._senders
+        )
         plain = {name: value for name, value in asdict(group).items() if name != "rank"}
         refs = {
             number: engine.join_weight_group.remote({"group": plain, "first_rank": 1 + place * self._workers})
@@ -136,19 +150,6 @@ class WeightSync:
         _collect(_ask(self._engines, method, *args), phase, self._limit_s)
 
 
-def ask_all(
-    engines: Mapping[int, Any], method: str, phase: str, *args: Any, limit_s: float | None = LIMIT_S, **kwargs: Any
-) -> dict[int, Any]:
-    """What these engines, by number, answer to the call of `method`. Raises RayError where one fails, as Ray does, and
-    WeightSyncError naming those that do not answer within `limit_s`; None: they may take for ever, as at a start."""
-    refs = _ask(engines, method, *args, **kwargs)
-    answered = cast(list[Any], ray.wait(list(refs.values()), num_returns=len(refs), timeout=limit_s)[0])
-    ray.get(answered)
-    if len(answered) < len(refs):
-        raise _silence_error(refs, phase, cast(float, limit_s))
-    return {number: ray.get(ref) for number, ref in refs.items()}
-
-
 def _ask(engines: Mapping[int, Any], method: str, *args: Any, **kwargs: Any) -> dict[int, Any]:
     return {number: getattr(engine, method).remote(*args, **kwargs) for number, engine in engines.items()}
 
@@ -158,6 +159,16 @@ def take_part(source: WeightSource) -> None:
     for batch in source.manifest.batches():
         with source.gathered(batch):
             pass
+
+
+def send_along(source: WeightSource, first: Membership, number: int, device: torch.device) -> None:
+    """As `take_part`, where each of the policy's processes sends to the worker on its own GPU. `first`: the membership
+    of the policy's first process; `number`: this process's."""
+    group = join(replace(first, rank=first.world_size - first.senders + number), device)
+    try:
+        _send(source, group, device, sums=False)
+    finally:
+        group.close()
 
 
 def _send(source: WeightSource, group: Group, device: torch.device, *, sums: bool) -> list[int]:
@@ -238,20 +249,6 @@ def _compare(manifest: Manifest, sent: Sequence[int], arrived: Sequence[int], en
             f"{engine}: {len(wrong)} of {len(manifest.tensors)} tensors arrived with other values than were sent, "
             f"the first: {wrong[0]}"
         )
-
-
-def compare_shared(manifest: Manifest, sent: dict[str, int], workers: Sequence[dict[str, int]], engine: int) -> None:
-    """After an update through shared GPU memory. Raises WeightSyncError unless every worker of the engine has got
-    every tensor unchanged. `sent`, and for each of `workers`: checksums by the tensors' names."""
-    for worker, arrived in enumerate(workers):
-        missing = [tensor.name for tensor in manifest.tensors if tensor.name not in arrived]
-        if missing:
-            raise WeightSyncError(
-                f"{_worker_name(engine, worker)}: {len(missing)} of {len(manifest.tensors)} tensors did not arrive, "
-                f"the first: {missing[0]}"
-            )
-        names = [tensor.name for tensor in manifest.tensors]
-        _compare(manifest, [sent[n] for n in names], [arrived[n] for n in names], _worker_name(engine, worker))
 
 
 def _worker_name(engine: int, worker: int) -> str:

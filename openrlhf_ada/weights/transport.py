@@ -1,4 +1,4 @@
-"""Buckets of bytes from the policy, rank 0, to the engines' workers.
+"""Buckets of bytes from the policy to the engines' workers.
 
 Does a transfer go on? Every member of a group asks; one that gives it up tells all others why.
 """
@@ -23,6 +23,9 @@ POLL_S = 0.5
 PUBLISH_S = 10.0
 """Seconds for telling the others that a transfer is given up."""
 
+SHARED = "ipc"
+"""The backend of policy and engines on the same GPUs."""
+
 _REASON = "given up"
 
 Take = Callable[[torch.Tensor], object]
@@ -42,7 +45,8 @@ class TransportError(RuntimeError):
 class Membership:
     """How a process joins. `address`, `port`: where rank 0 waits for the others. `names`: of all members, by rank.
 
-    `limit_s`: seconds without progress after which a transfer is given up.
+    `limit_s`: seconds without progress after which a transfer is given up. `senders`: processes of the policy, rank 0
+    and the last ones.
     """
 
     backend: str
@@ -51,6 +55,7 @@ class Membership:
     rank: int
     names: Sequence[str]
     limit_s: float = LIMIT_S
+    senders: int = 1
 
     @property
     def world_size(self) -> int:
@@ -58,7 +63,7 @@ class Membership:
 
 
 class Group:
-    """Buckets go one after the other from rank 0 to all others. `sizes`: of all of them, in bytes.
+    """Buckets go one after the other from the policy, rank 0, to all workers. `sizes`: of all of them, in bytes.
 
     Both directions raise TransportError, in every member, if one of them fails or nothing moves for too long.
     `store`: the key-value store over which the group was formed, on rank 0.
@@ -73,12 +78,12 @@ class Group:
         self._begin()
 
     def send(self, sizes: Sequence[int], buckets: Iterator[torch.Tensor]) -> None:
-        """Rank 0: send them as they are made; returns when all have arrived."""
+        """The policy: send them as they are made; returns when all have arrived."""
         with self._watched():
             self._send(sizes, buckets)
 
     def receive(self, sizes: Sequence[int], take: Take) -> None:
-        """The others: `take` gets every bucket when it has arrived, while the next is on its way."""
+        """The workers: `take` gets every bucket when it has arrived, while the next is on its way."""
         with self._watched():
             self._receive(sizes, take)
 
@@ -181,12 +186,13 @@ class Group:
                 self._store.set(f"alive/{self._rank}", "")
             return
         deadline = time.monotonic() + 4 * POLL_S
-        while (silent := self._silent()) and time.monotonic() < deadline:
+        while (silent := self.silent()) and time.monotonic() < deadline:
             time.sleep(POLL_S / 10)
         if silent:
             self._reason = f"{self._reason}; no answer from {', '.join(silent)}"
 
-    def _silent(self) -> list[str]:
+    def silent(self) -> list[str]:
+        """Rank 0, when a transfer is given up: the members that have not said that they know."""
         return [name for rank, name in enumerate(self._names) if rank and not self._store.check([f"alive/{rank}"])]
 
     def _published_reason(self) -> str | None:

@@ -80,13 +80,14 @@ def test_table_goes_on_at_its_last_slope() -> None:
 
 @pytest.mark.slow
 def test_hardware_is_what_published_step_times_imply() -> None:
-    """To what the corrected workload changed of them (docs/arena.md, Seconds): the settings were tuned by these."""
+    """To what the corrected workload and even engines changed of them (docs/arena.md, Seconds): the settings were
+    tuned by these."""
     sampling = seconds.published_sampling()
     for name, published in seconds.PUBLISHED.items():
         found, used = seconds.fitted(published, sampling), STEP_MODELS[name]
         assert used.sampling == pytest.approx(found.sampling, rel=0.03)
-        assert used.per_token == pytest.approx(found.per_token, rel=0.04)
-        assert used.fixed == pytest.approx(found.fixed, abs=2.0)
+        assert used.per_token == pytest.approx(found.per_token, rel=0.09)
+        assert used.fixed == pytest.approx(found.fixed, abs=2.5)
 
 
 def test_training_of_a_token_takes_about_what_its_flops_say() -> None:

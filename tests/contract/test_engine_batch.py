@@ -12,7 +12,7 @@ import pytest
 import vllm
 from like_qwen import write_config
 from openrlhf.trainer.ray import vllm_engine
-from vllm.config import VllmConfig
+from vllm.config import CompilationConfig, VllmConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.platforms import current_platform
 from vllm.usage.usage_lib import UsageContext
@@ -141,6 +141,67 @@ def test_what_the_arguments_name_stays(pretend: Any, started: list[Any], model: 
 def test_a_cpus_engine_keeps_what_it_had(started: list[Any], model: str) -> None:
     start(HostRolloutActor, model, enable_chunked_prefill=True)
     assert at_a_time(started[0].config) == (128, 2048)
+
+
+GRAPHS = "max_cudagraph_capture_size"
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "expected"),
+    [
+        ("80 GB, H100", {}, 1024),
+        ("80 GB, A100", {}, None),
+        ("80 GB, A100", {"max_num_seqs": 768}, 768),
+        ("80 GB, H100", {"max_num_seqs": 4096}, 1024),
+        ("80 GB, H100", {"max_num_seqs": 512}, None),
+        ("80 GB, H100", {GRAPHS: 256}, 256),
+        ("80 GB, H100", {"compilation_config": {"cudagraph_capture_sizes": [8]}}, None),
+        ("80 GB, H100", {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2}}, None),
+    ],
+)
+def test_graphs_cover_what_decodes_at_a_time(
+    name: str,
+    given: dict[str, Any],
+    expected: int | None,
+    pretend: Any,
+    started: list[Any],
+    model: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """None: vLLM's own choice, which covers fewer requests than 512 or what is drafted."""
+    pretend(*DEVICES[name][:2])
+    seen: list[int | None] = []
+    make = AsyncEngineArgs.create_engine_config
+
+    def note(self: Any, *args: Any, **kwargs: Any) -> Any:
+        seen.append(self.max_cudagraph_capture_size)
+        return make(self, *args, **kwargs)
+
+    monkeypatch.setattr(AsyncEngineArgs, "create_engine_config", note)
+    start(HostRolloutActor, model, **given)
+    assert seen == [expected]
+
+
+@pytest.mark.parametrize(
+    ("most", "newest", "last", "count"), [(None, False, 512, 51), (1024, False, 1024, 83), (None, True, 1024, 83)]
+)
+def test_vllms_graphs_end_at_half_of_an_h100s_slots(
+    most: int | None, newest: bool, last: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vLLM's own sizes for 1,024 requests; where it goes up to 1,024 by itself, host/engine.py need not."""
+    monkeypatch.setattr(current_platform, "is_device_capability_family", lambda family: newest)
+    config = SimpleNamespace(
+        model_config=SimpleNamespace(enforce_eager=False),
+        compilation_config=CompilationConfig(cudagraph_mode="FULL_AND_PIECEWISE", max_cudagraph_capture_size=most),
+        scheduler_config=SimpleNamespace(max_num_seqs=1024, max_num_batched_tokens=16384),
+        parallel_config=SimpleNamespace(tensor_parallel_size=1),
+        performance_mode="balanced",
+        uniform_decode_query_len=1,
+        speculative_config=None,
+    )
+    VllmConfig._set_cudagraph_sizes(config)
+    sizes = config.compilation_config.cudagraph_capture_sizes
+    assert (sizes[-1], len(sizes)) == (last, count)
 
 
 def test_vllms_engine_is_itself_again_afterwards(started: list[Any], model: str) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import time
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from openrlhf.utils.agent import AgentExecutorBase, AgentInstanceBase, MultiTurnAgentExecutor, SingleTurnAgentExecutor
 from vllm import SamplingParams
 from vllm.logprobs import FlatLogprobs
@@ -19,6 +22,8 @@ from vllm.v1.metrics.stats import IterationStats
 from vllm.v1.outputs import LogprobsLists
 
 from openrlhf_ada.demo import toy
+from openrlhf_ada.host.experiences import experience_of
+from openrlhf_ada.rollout.messages import result_of
 from openrlhf_ada.rollout.tracked_engine import ask_for_tokens_only, reads_tokens_only
 
 AGENT = "utils/agent.py"
@@ -69,11 +74,17 @@ def tokenizer() -> Any:
 
 
 def answer_of(
-    tokenizer: Any, params: SamplingParams, tokens: Sequence[int], *, statistics: bool, aborted: bool = False
+    tokenizer: Any,
+    params: SamplingParams,
+    tokens: Sequence[int],
+    *,
+    statistics: bool,
+    aborted: bool = False,
+    last: FinishReason | None = FinishReason.LENGTH,
 ) -> tuple[Any, list[str]]:
     """vLLM's answer when its core samples these tokens, one a step, and the requests that it tells the core to end.
 
-    `statistics`: are they made? `aborted`: before the last token comes.
+    `statistics`: are they made? `aborted`: before the last token comes. `last`: what the core says with it.
     """
     params.output_kind = RequestOutputKind.FINAL_ONLY
     processor = OutputProcessor(tokenizer, log_stats=statistics)
@@ -106,7 +117,7 @@ def answer_of(
             "inside",
             [token],
             new_logprobs=sampled_logprobs(token, place, params.logprobs),
-            finish_reason=FinishReason.LENGTH if is_last else None,
+            finish_reason=last if is_last else None,
         )
         step = IterationStats() if statistics else None
         ended += processor.process_outputs([output], time.monotonic(), step).reqs_to_abort
@@ -159,6 +170,44 @@ def test_stop_strings_still_end_an_answer(tokenizer: Any) -> None:
     assert list(answer.token_ids) == tokens[: ANSWER.index("=") + 1]
     assert ended == ["inside"], "vLLM's core is told to end it"
     assert len(as_the_host_reads(answer)) == len(answer.token_ids)
+
+
+@pytest.mark.parametrize(
+    ("ends", "core", "reason"),
+    [
+        ({"stop": ["4="]}, None, "stop"),
+        ({"stop": ["4="], "include_stop_str_in_output": True}, None, "stop"),
+        # vLLM's core looks for these itself.
+        ({"stop_token_ids": [5]}, FinishReason.STOP, "stop"),
+        ({"stop": ["no such"]}, FinishReason.LENGTH, "length"),
+    ],
+)
+def test_all_that_was_sampled_is_trained_and_nothing_else(
+    tokenizer: Any, ends: dict[str, Any], core: FinishReason | None, reason: str
+) -> None:
+    """Nobody adds an end token that the policy has not sampled; rewards read the stop string, as it is trained."""
+    sampled = tokenizer.encode("12+34=", add_special_tokens=False)
+    lean = SamplingParams(logprobs=1, **ends)
+    ask_for_tokens_only(lean)
+    answer, _ = answer_of(tokenizer, lean, sampled + ([7, 7] if core is None else []), statistics=False, last=core)
+    assert answer.finish_reason == reason
+    asked: list[Any] = []
+
+    class Engine:
+        async def generate(self, prompt: Any, params: SamplingParams, multi_modal_data: Any) -> Any:
+            return SimpleNamespace(outputs=[answer])
+
+    executor = SingleTurnAgentExecutor()
+    executor.reward_endpoints = ["here"]
+    executor.reward_func = lambda *given: asked.append(given) or {"rewards": torch.ones(1)}
+    call = executor.execute("7=", "", SamplingParams(logprobs=1, max_tokens=20, **ends), 40, tokenizer, Engine())
+    response = asyncio.run(call)
+    assert response["truncated"] is (reason == "length")
+    assert asked == [(["7=12+34="], ["7="], [""])]
+    compact = result_of(response, max_length=40, logprobs=True).response()
+    trained = experience_of(compact, 40, rewards=torch.ones(1), scores=torch.ones(1), info={})
+    assert trained.sequences[0, 1:][trained.action_mask[0].bool()].tolist() == sampled
+    assert int(trained.response_length[0]) == len(sampled) and len(trained.sequences[0]) == 2 + len(sampled)
 
 
 def test_parameters_stay_valid() -> None:

@@ -38,13 +38,9 @@ V2 = model_runner.GPUModelRunner
 # -- which runner -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("over_ipc", [False, True])
-def test_nothing_that_we_ask_for_keeps_a_gpu_from_v2(
-    over_ipc: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_that_we_ask_for_keeps_a_gpu_from_v2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """vLLM goes back to V1, with one line in a log, for what V2 does not have yet."""
     actor = ReceivesWeights()
-    actor.over_ipc = over_ipc
     host = {"enable_prefix_caching": True, "worker_extension_cls": "openrlhf.trainer.ray.vllm_worker_wrap.WorkerWrap"}
     arguments = vllm.AsyncEngineArgs(
         model=write_config(tmp_path),

@@ -7,6 +7,7 @@ tests/unit/test_weights_sender.py.
 from __future__ import annotations
 
 import inspect
+import re
 import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -18,7 +19,7 @@ import torch
 from nccl_stand_in import Library, NcclError
 from vllm.distributed.device_communicators import pynccl
 from vllm.distributed.utils import StatelessProcessGroup
-from vllm.distributed.weight_transfer import nccl_common, nccl_engine, packed_tensor
+from vllm.distributed.weight_transfer import nccl_common, nccl_engine, packed_tensor, sharded_rdt_common
 from weight_engines import CPU, Engine, Policy, connect, look_often, replace_ray, weights
 
 from openrlhf_ada.weights import sender as weight_sync
@@ -84,7 +85,7 @@ def test_vllms_own_engine_moves_its_bytes_by_the_same_functions() -> None:
 
 
 def test_why_vllms_whole_engines_are_not_used() -> None:
-    """docs/decisions.md, "NCCL: vLLM's functions below our transaction". If one of these changes, look again."""
+    """docs/decisions.md, "NCCL and CUDA IPC: vLLM's functions". If one of these changes, look again."""
     trainer = nccl_engine.NCCLTrainerWeightTransferEngine
     send = inspect.getsource(trainer.send_weights)
     assert all(f"self.client.{call}" in send for call in ("start_weight_update", "update_weights", "finish"))
@@ -93,6 +94,12 @@ def test_why_vllms_whole_engines_are_not_used() -> None:
     for engine in (trainer, nccl_engine.NCCLWeightTransferEngine):
         shutdown = inspect.getsource(engine.shutdown)
         assert "self.model_update_group = None" in shutdown and "destroy" not in shutdown, "dropped, never aborted"
+
+
+def test_sharded_pulls_are_refused_with_our_ray() -> None:
+    """docs/decisions.md, "No sharded pulls and no sparse updates"."""
+    with pytest.raises(ValueError, match=re.escape(sharded_rdt_common.RDT_MIN_RAY_VERSION)):
+        sharded_rdt_common.check_ray_rdt_version()
 
 
 def test_vllms_communicator_sends_nothing_without_nccl() -> None:

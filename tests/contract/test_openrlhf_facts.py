@@ -12,14 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from deepspeed.runtime.engine import DeepSpeedEngine
 
 import openrlhf_ada
 from openrlhf_ada.config.loss_rules import POLICY_LOSSES
 from openrlhf_ada.host.checkpoints import POLICY, latest_tag, name_latest
 from openrlhf_ada.host.parser import TRAIN_MODULE, _main_block, host_root
-from openrlhf_ada.host.sharding import ComputedParameter
 
 PACKAGE = Path(openrlhf_ada.__file__).parent
 
@@ -208,7 +206,7 @@ FACTS = {  # (our file, OpenRLHF's file, function): [(what must stand in it, wha
     ("trainer/policy.py", ACTOR, "ActorPPOTrainer.__init__"): [
         (
             "backend == 'nccl' and self.args.train.colocate_all and (not self.args.train.async_enable)",
-            "host_values.goes_over_ipc says the same",
+            "where weights go through memory of shared GPUs",
         ),
     ],
     ("trainer/policy.py", ACTOR, "ActorPPOTrainer.training_step"): [
@@ -232,12 +230,6 @@ FACTS = {  # (our file, OpenRLHF's file, function): [(what must stand in it, wha
             "if policy_loss_type == 'gspo':\n        self.token_level_loss = False",
             "loss_rules.POLICY_LOSSES says so, too",
         ),
-    ],
-    ("host/models.py", ACTOR, "ActorPPOTrainer.broadcast_to_vllm"): [
-        ("model = self.actor.model.module", "whose parameters are sent"),
-        ("model.named_parameters()", "over CUDA IPC adapters are merged behind this name"),
-        ("weight = param.data.clone()", "and each parameter's data is read once"),
-        ("sync_fn = _handle_cuda_ipc if self.use_cuda_ipc else _broadcast_param", "over memory, and nothing else"),
     ],
     ("trainer/policy.py", ACTOR, "ActorPPOTrainer.broadcast_to_vllm"): [
         ("p.requires_grad or not getattr(self.actor, 'is_vlm', False)", "frozen image encoders are not sent"),
@@ -395,23 +387,6 @@ def read_of(tree: ast.AST, owner: str) -> set[str]:
     named = {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute) and ast.unparse(n.value) == owner}
     calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and ast.unparse(n.func) == "getattr"]
     return named | {ast.literal_eval(n.args[1]) for n in calls if ast.unparse(n.args[0]) == owner}
-
-
-def test_weights_are_sent_by_four_attributes(host_source: Any) -> None:
-    """host/models.py calls the method on an object that has these. The fifth is of groups, and not read over IPC."""
-    method = host_source.find(ACTOR, "ActorPPOTrainer.broadcast_to_vllm")
-    assert read_of(method, "self") == {"strategy", "vllm_engines", "use_cuda_ipc", "actor", "_model_update_group"}
-    assert read_of(method, "self.actor") == {"model", "is_vlm"}
-    (over_ipc,) = (n for n in ast.walk(method) if isinstance(n, ast.FunctionDef) and n.name == "_handle_cuda_ipc")
-    assert read_of(over_ipc, "self") == {"strategy", "vllm_engines"}
-
-
-def test_parameters_are_sent_by_what_ours_have(host_source: Any) -> None:
-    method = host_source.find(ACTOR, "ActorPPOTrainer.broadcast_to_vllm")
-    read = read_of(method, "param") | read_of(method, "p")
-    assert read == {"data", "shape", "ds_shape", "dtype", "requires_grad"}
-    ours = ComputedParameter((2,), torch.float32, lambda: torch.ones(2))
-    assert all(hasattr(ours, name) for name in read)
 
 
 def test_deepspeed_names_the_checkpoint_in_latest(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import ray
 import torch
-from engines import Remote
 from hypothesis import given
 from hypothesis import strategies as st
 from openrlhf.cli import train_ppo_ray
@@ -28,6 +27,11 @@ from openrlhf.trainer.ray import ppo_actor, ppo_critic, vllm_engine
 from openrlhf.utils.agent import SingleTurnAgentExecutor
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+from openrlhf_ada.cli import evaluate
+from openrlhf_ada.cli.sampling_flags import Prompts
+from openrlhf_ada.data.problems import Problem
+from openrlhf_ada.demo import toy
+from openrlhf_ada.host import tokenizer as host_tokenizer
 from openrlhf_ada.host.classes import substituted, unwrap_ray_class
 from openrlhf_ada.host.engine import HostRolloutActor, replace_rewards
 from openrlhf_ada.host.experiences import experience_of
@@ -35,8 +39,7 @@ from openrlhf_ada.host.generator import HostGenerator, number_rows, seed_order
 from openrlhf_ada.host.models import HostCriticActor, HostPolicyActor, HostPolicyTrainer
 from openrlhf_ada.host.rewards import HostReward
 from openrlhf_ada.host.rows import load_blended, prompt_maker
-from openrlhf_ada.host.sharding import ComputedParameter
-from openrlhf_ada.host.trainer import HostSamplingActor
+from openrlhf_ada.host.trainer import HostSamplingActor, HostSyncTrainer, whole_prompts
 from openrlhf_ada.rollout.engine import AdaRolloutActor
 from openrlhf_ada.rollout.prompts import take_prompts
 from openrlhf_ada.rollout.recorded_generator import RecordedGenerator
@@ -44,6 +47,7 @@ from openrlhf_ada.rollout.records import TaggedExperience
 from openrlhf_ada.rollout.samples_generator import AdaptiveSamplesGenerator
 from openrlhf_ada.trainer import ppo_trainer as our_trainer
 from openrlhf_ada.trainer import ppo_trainer_async as our_async
+from openrlhf_ada.trainer import training_data
 from openrlhf_ada.trainer.critic import (
     AdaCriticModelActor,
     AdaCriticTrainer,
@@ -200,14 +204,9 @@ def test_executor_has_the_rewards_that_are_replaced() -> None:
     assert vars(agent) == {}
 
 
-def test_executor_asks_for_rewards_without_an_engine(tmp_path: Path) -> None:
-    """host/rewards.py asks a reward file by one of its methods, and servers by the other."""
-    file = tmp_path / "reward.py"
-    file.write_text("def reward_func(queries, prompts, labels):\n    return {'rewards': [queries, prompts, labels]}\n")
-    reward = HostReward([str(file)])
-    assert reward.function.__name__ == "reward_func"
-    assert asyncio.run(reward("pr", "p", "l")) == {"rewards": [["pr"], ["p"], ["l"]]}
-    assert HostReward(["http://localhost:1"]).function is None
+def test_executor_asks_for_rewards_without_an_engine() -> None:
+    """host/rewards.py asks servers by one of its methods."""
+    HostReward(["http://localhost:1"])
     source = inspect.getsource(SingleTurnAgentExecutor._fetch_rewards_via_http)
     assert '"query"' in source and "await asyncio.gather(*tasks)" in source
 
@@ -289,42 +288,6 @@ def assert_alike(found: Any, expected: Any, name: str) -> None:
         assert found == expected, name
 
 
-@pytest.mark.parametrize("merged", [False, True], ids=["weights", "merged adapters"])
-def test_host_sends_over_shared_memory_what_it_is_given(monkeypatch: pytest.MonkeyPatch, merged: bool) -> None:
-    """host/models.py calls OpenRLHF's method on an object of its own; CUDA's handles are left out here."""
-    sent: list[Any] = []
-    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 0)
-    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 1)
-    monkeypatch.setattr(torch.distributed, "all_gather_object", lambda all_of, one: all_of.__setitem__(0, one))
-    monkeypatch.setattr("torch.multiprocessing.reductions.reduce_tensor", lambda tensor: tensor.tolist())
-    monkeypatch.setattr(ppo_actor, "get_physical_gpu_id", lambda: "gpu")
-    monkeypatch.setattr(ppo_actor, "torch_dist_barrier_and_cuda_sync", lambda: None)
-    monkeypatch.setattr(ray, "get", lambda refs: refs)
-
-    def receive(name: str, dtype: Any, shape: Any, ipc_handles: Any, empty_cache: bool) -> None:
-        sent.append((name, dtype, tuple(shape), ipc_handles["gpu"], empty_cache))
-
-    engine = SimpleNamespace(reset_prefix_cache=Remote(lambda: sent.append("reset")))
-    engine.update_weight_cuda_ipc = Remote(receive)
-    flags = {"vllm": SimpleNamespace(enable_prefix_caching=True), "ds": SimpleNamespace(zero_stage=2)}
-    flags["ds"].tensor_parallel_size = 1
-    trainer: Any = HostPolicyTrainer.__new__(HostPolicyTrainer)
-    trainer.strategy = SimpleNamespace(args=SimpleNamespace(**flags))
-    layer = torch.nn.Linear(1, 2)
-    with torch.no_grad():
-        layer.weight.copy_(torch.tensor([[1.0], [2.0]]))
-        layer.bias.zero_()
-    trainer.actor = SimpleNamespace(model=SimpleNamespace(module=layer))
-    double = ComputedParameter((2, 1), torch.float32, lambda: layer.weight.data * 2)
-    trainer.share_memory([engine], (lambda: iter([("weight", double)])) if merged else None)
-    weight = ("weight", torch.float32, (2, 1))
-    if merged:
-        assert sent == ["reset", (*weight, [[2.0], [4.0]], True)]
-    else:
-        bias = ("bias", torch.float32, (2,), [0.0, 0.0], True)
-        assert sent == ["reset", (*weight, [[1.0], [2.0]], False), bias]
-
-
 def test_data_sets_and_prompts_are_read_as_the_host_does(tmp_path: Path) -> None:
     """host/rows.py loads two small files of OpenRLHF by their path: what they give is what its trainer trains on."""
     for name, count in (("a.jsonl", 3), ("b.jsonl", 2)):
@@ -348,3 +311,43 @@ def test_data_sets_and_prompts_are_read_as_the_host_does(tmp_path: Path) -> None
     with pytest.raises(datasets.exceptions.DatasetGenerationError) as error:
         load_blended(str(broken), max_count=2, split="train")
     assert "specified twice" in str(error.value.__cause__)
+
+
+def test_chat_templates_get_their_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenRLHF hands over messages alone. With our flag a trainer's prompts are those that are checked before, and
+    those of eval and prepare-data."""
+    tokenizer = toy._build_tokenizer()
+    tokenizer.chat_template = "{{ messages[0]['content'] }}{% if enable_thinking %}<think>{% endif %}="
+    data = SimpleNamespace(input_key="q", label_key="a", apply_chat_template=True, input_template=None)
+    args = SimpleNamespace(data=data, ada=SimpleNamespace(chat_template_args='{"enable_thinking": true}'))
+    args.actor = SimpleNamespace(model_name_or_path="m")
+    strategy = SimpleNamespace(args=args, is_rank_0=lambda: False)
+
+    def prompts() -> list[str]:
+        made = ppo_trainer.PromptDataset([{"q": "1+1", "a": "2"}], tokenizer, strategy, input_template=None)
+        return [made[0][1]]
+
+    assert prompts() == ["1+1="]
+    assert whole_prompts(prompts)() == whole_prompts(prompts)() == ["1+1<think>="]
+    assert prompts() == ["1+1="]
+    monkeypatch.setattr(training_data, "_tokenizer", lambda args: tokenizer)
+    make, _ = training_data._prompt_maker(args)
+    monkeypatch.setattr(host_tokenizer, "load_tokenizer", lambda *_: tokenizer)
+    flags = ["--model", "m", "--benchmark", "b", "--chat_template_args", args.ada.chat_template_args]
+    evaluated = Prompts("m", evaluate.build_parser().parse_args(flags))
+    assert [make("1+1"), evaluated(Problem("i", "1+1", "2", "s"))] == ["1+1<think>="] * 2
+
+    def read(strategy: Any, tokenizer: Any) -> None:
+        seen.append(prompts())
+        raise InterruptedError
+
+    seen: list[list[str]] = []
+    for module, trainer in ((ppo_trainer, HostSyncTrainer), (ppo_trainer_async, HostSamplingActor)):
+        monkeypatch.setattr(module, "prepare_datasets", read)
+        monkeypatch.setattr(module, "get_tokenizer", lambda *_, **__: tokenizer)
+        args.eval = args.ckpt = SimpleNamespace(steps=1, save_steps=1)
+        args.data.disable_fast_tokenizer = False
+        with pytest.raises(InterruptedError):
+            some = {"vllm_lock": None, "rollout_queue": None, "rollout_slots": None}
+            trainer("m", strategy, *[None] * (5 if trainer is HostSyncTrainer else 1), **some)
+    assert seen == [["1+1<think>="]] * 2

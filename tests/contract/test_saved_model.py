@@ -54,7 +54,6 @@ def test_experts_are_sent_as_save_pretrained_writes_them(family: str, adapts: bo
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
     assert len(gathered) == len(list(model.parameters())), "each once"
-    assert weights.differ
     assert sent(weights_of(model, as_saved=False)).keys() != expected.keys()
 
 

@@ -19,6 +19,7 @@ from vllm.distributed import utils as vllm_distributed
 from vllm.distributed.weight_transfer import WeightTransferEngineFactory
 from vllm.model_executor.layers.fused_moe.oracle.unquantized import UnquantizedMoeBackend
 from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
+from vllm.model_executor.layers.quantization.base_config import QuantizeMethodBase
 from vllm.model_executor.model_loader.reload import layerwise
 from vllm.model_executor.model_loader.weight_utils import default_weight_loader
 from vllm.v1.engine.async_llm import AsyncLLM
@@ -33,7 +34,6 @@ from openrlhf_ada.weights.receiver import (
     Update,
     WeightReceiver,
 )
-from openrlhf_ada.weights.shared import SharedWeightsExtension
 from openrlhf_ada.weights.transport import Take
 
 pytestmark = pytest.mark.rehearsal
@@ -71,10 +71,9 @@ def test_our_machinery_is_found_by_its_names() -> None:
     assert set(arguments) <= set(inspect.signature(vllm.AsyncEngineArgs).parameters)
 
 
-@pytest.mark.parametrize("extension", [PolicyWeightsExtension, SharedWeightsExtension])
-def test_worker_extension_hides_nothing_of_vllms_worker(extension: type) -> None:
+def test_worker_extension_hides_nothing_of_vllms_worker() -> None:
     """vLLM refuses an extension that has an attribute of the worker. (Importing the worker would change torch.)"""
-    ours = {name for name in dir(extension) if not name.startswith("__")}
+    ours = {name for name in dir(PolicyWeightsExtension) if not name.startswith("__")}
     workers = Path(vllm.__file__).parent / "v1" / "worker"
     for file, name in (("cpu_worker.py", "CPUWorker"), ("gpu_worker.py", "Worker"), ("worker_base.py", "WorkerBase")):
         (worker,) = [n for n in ast.parse((workers / file).read_text()).body if getattr(n, "name", None) == name]
@@ -198,6 +197,39 @@ def test_updates_go_through_vllms_layerwise_reload(sums: bool, bucket_bytes: int
         receive(receiver, sent, sums=sums, bucket_bytes=bucket_bytes)
         assert held(receiver) == {name: t.tolist() for name, t in sent.items()}
         assert receiver.sums == (checksums(list(sent.values())) if sums else [])
+
+
+class Bytes(QuantizeMethodBase):
+    """Stands for vLLM's quantisation as weights load, whose kernels are a GPU's: a byte a weight, and one scale."""
+
+    def create_weights(self, layer: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
+        raise NotImplementedError
+
+    def apply(self, layer: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.Tensor:
+        raise NotImplementedError
+
+    def process_weights_after_loading(self, layer: Any) -> None:
+        scale = layer.weight.abs().max() / 127
+        layer.weight_scale = torch.nn.Parameter(scale[None].detach(), requires_grad=False)
+        rounded = (layer.weight / scale).round().to(torch.int8)
+        layer.weight = torch.nn.Parameter(rounded, requires_grad=False)
+
+
+def test_an_engine_that_quantises_its_weights_does_so_in_every_update() -> None:
+    """--ada_engine_args quantization: what a kernel, or a CUDA graph, reads stays where it is."""
+    receiver = make_receiver()
+    layer = receiver.model.second
+    layer.quant_method = Bytes()
+    layer.quant_method.process_weights_after_loading(layer)
+    places = layer.weight.data_ptr(), layer.weight_scale.data_ptr()
+    for seed in (0.5, 7.5):
+        sent = values(seed) | {"second.weight": torch.arange(5.0)[None] * seed}
+        receive(receiver, sent)
+        assert receiver.unused == []
+        assert layer.weight.tolist() == [[0, 32, 64, 95, 127]]
+        assert layer.weight_scale.item() == pytest.approx(4 * seed / 127)
+        assert (layer.weight.data_ptr(), layer.weight_scale.data_ptr()) == places
+    receive(receiver, sent, is_untrained=True)
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,17 @@ from vllm import SamplingParams
 from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.rollout.engine import AdaRolloutActor, Job, SamplingSetup
 from openrlhf_ada.host.tokenizer import SharedTokenizer
+import torch
+import vllm.utils.cpu_triton_utils as cpu_kernels
+from transformers import AutoModelForCausalLM
+
+def expand(output, values, ends, replace_from, replace_to, **_):
+    values = torch.where(values == replace_from, replace_to, values)
+    output.copy_(values.repeat_interleave(torch.diff(ends, prepend=ends.new_zeros(1))))
+
+# As a GPU's. vLLM's own fills a copy, so drafted tokens have any temperature (tests/contract/test_engine_options.py).
+# Its core imports this file as well.
+cpu_kernels.expand_kernel.func = expand
 
 model, rewards = sys.argv[1:]
 tokenizer = SharedTokenizer(model, use_fast=True).load()
@@ -65,14 +76,74 @@ async def ends_in(call, limit_s):
         return repr(error)
     return True
 
-async def main():
+async def start_engine(engine_args):
     engine = AdaRolloutActor.__new__(AdaRolloutActor)
+    engine.engine_args = engine_args
     await engine.__init__(
         model=model, remote_rm_url=[rewards], num_gpus=1, enable_prefix_caching=True, max_model_len=64, seed=1,
         distributed_executor_backend="uni", worker_extension_cls="", tensor_parallel_size=1,
     )
     await engine.serve_from_disk()
-    out = {"capacity": await engine.capacity()}
+    return engine
+
+def off_the_policy(responses):
+    # The largest difference of log-probabilities from those of the model itself.
+    policy, gaps = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32), []
+    for found in responses:
+        ids, ((begin, end),) = found["observation_tokens"], found["action_ranges"]
+        with torch.no_grad():
+            exact = policy(torch.tensor([ids])).logits[0].log_softmax(-1)
+        gaps += [abs(exact[i - 1, ids[i]].item() - found["rollout_log_probs"][i]) for i in range(begin, end)]
+    return max(gaps)
+
+async def with_drafts():
+    engine, out = await start_engine('{"speculative_config": {"method": "ngram", "num_speculative_tokens": 3, '
+        '"prompt_lookup_min": 2, "prompt_lookup_max": 3}}'), {}
+    chosen = setup(30)
+    chosen.params.min_tokens, chosen.params.ignore_eos, chosen.params.logprobs = 0, True, 1
+
+    async def sample(indices, between=None):
+        await engine.submit([job(i, seed=i, prompt="12+12=12+12=12+") for i in indices], chosen)
+        if between is not None:
+            await between()
+        return {i: response(a) for i, a in (await gather(engine, len(indices))).items()}
+
+    async def under_way():
+        states = engine.llm.output_processor.request_states
+        while not any(s.detokenizer.num_output_tokens() > 2 for s in states.values()):
+            await asyncio.sleep(0.001)
+
+    async def paused():
+        await under_way()
+        await engine.pause_generation()
+        await asyncio.sleep(0.2)
+        await engine.resume_generation()
+
+    crowd = await sample(range(16))
+    tokens_of = lambda answers: {i: a["observation_tokens"] for i, a in answers.items()}
+    out["beside_others"] = tokens_of(await sample([3, 5])).items() <= tokens_of(crowd).items()
+    # The first step after a pause may have no drafts, and draws other numbers.
+    out["gap"] = off_the_policy([*crowd.values(), *(await sample(range(16), paused)).values()])
+    await engine.submit([job(i, seed=i, prompt="12+12=12+12=12+") for i in range(16)], chosen)
+    await under_way()
+    await engine.stop([Request(0, i) for i in range(8)])
+    stopped = await gather(engine, 16)
+    out["stopped"] = [(a.result is None, a.num_tokens) for i, a in stopped.items() if i < 8]
+    out["others"] = [a.num_tokens for i, a in stopped.items() if i >= 8]
+    engine._watch.cancel()
+    engine.llm.shutdown()
+    return tokens_of(crowd), out
+
+async def main():
+    drafted, drafts = await with_drafts()
+    engine = await start_engine('{"max_num_seqs": 96}')
+    out = {"capacity": await engine.capacity(), "drafts": drafts}
+    chosen = setup(30)
+    chosen.params.min_tokens, chosen.params.ignore_eos, chosen.params.logprobs = 0, True, 1
+    await engine.submit([job(i, seed=i, prompt="12+12=12+12=12+") for i in range(16)], chosen)
+    plain = {i: response(a) for i, a in (await gather(engine, 16)).items()}
+    out["drafts"] |= {"gap_without": off_the_policy(plain.values())}
+    out["drafts"] |= {"same_draws": sum(drafted[i] == a["observation_tokens"] for i, a in plain.items())}
 
     # Few tokens in the engine's first step: on a processor with AMX, vLLM's core would die of it.
     await engine.submit([job(0, prompt="1+1=")], setup(1))
@@ -115,13 +186,17 @@ async def main():
     async for output in engine.llm.generate({"prompt_token_ids": [5, 6]}, params, request_id="text"):
         out["has_text"].append(output.outputs[0].text)
 
-    # Stop strings are looked for in the text.
-    stops = setup(1)
-    stops.params.max_tokens, stops.params.min_tokens, stops.params.stop = 30, 0, ["2"]
-    await engine.submit([job(i, seed=i) for i in range(12)], stops)
-    stopped = [response(a) for a in (await gather(engine, 12)).values()]
-    texts = [tokenizer.decode(r["observation_tokens"][4:]) for r in stopped]
-    out["until_stop_string"] = texts
+    # Stop strings are looked for in the text, stop tokens by vLLM's core.
+    two, eos = tokenizer.convert_tokens_to_ids(["2", tokenizer.eos_token])
+    for name, ends in (("string", {"stop": ["2"]}), ("token", {"stop_token_ids": [two]})):
+        params = SamplingParams(temperature=1.0, max_tokens=3, logprobs=1, **ends)
+        await engine.submit([job(i, seed=i) for i in range(40)], SamplingSetup(params, 60, tokenizer, 60.0))
+        found = sorted((await gather(engine, 40)).items())
+        out[f"until_stop_{name}"] = []
+        for _, a in found:
+            r = response(a)
+            text, count = tokenizer.decode(r["observation_tokens"][4:]), len(r["rollout_log_probs"]) - 4
+            out[f"until_stop_{name}"].append((text, count, r["truncated"], a.num_tokens))
 
     await engine.submit([job(i, seed=i) for i in range(40)], setup(50))
     states = engine.llm.output_processor.request_states
@@ -188,7 +263,18 @@ def test_sample_depends_on_its_seed_alone(seen: dict[str, Any]) -> None:
     assert seen["counts"] == [8] * 4
     assert seen["rewards"] == [1.0] * 4
     slots, speculation = seen["capacity"]
-    assert slots >= speculation > 0
+    assert slots == 96 > speculation > 0, "--ada_engine_args"
+
+
+def test_drafted_tokens_are_the_policys(seen: dict[str, Any]) -> None:
+    """n-gram speculative decoding: log-probabilities are the policy's, also after a pause. A seed gives the same
+    answer beside any others, but not the one that it gives without drafts."""
+    drafts = seen["drafts"]
+    assert drafts["beside_others"]
+    assert drafts["same_draws"] < 16, "drafts are checked with random numbers of their own"
+    assert drafts["gap"] < max(0.2, 3 * drafts["gap_without"])
+    assert all(nothing and tokens < 30 for nothing, tokens in drafts["stopped"])
+    assert drafts["others"] == [30] * 8
 
 
 def test_an_engine_may_begin_with_few_tokens(seen: dict[str, Any]) -> None:
@@ -210,10 +296,17 @@ def test_answers_are_the_same_without_what_nobody_reads(seen: dict[str, Any]) ->
     assert seen["has_text"] == [""]
 
 
-def test_stop_strings_end_answers(seen: dict[str, Any]) -> None:
-    """1+1= is 2, nearly always; the end token would come after it."""
-    ended = [text for text in seen["until_stop_string"] if "2" in text]
+def test_stop_strings_and_tokens_end_answers(seen: dict[str, Any]) -> None:
+    """1+1= is 2, often; the end token would come after it, and nobody adds one. Both ways give the same answers."""
+    answers = seen["until_stop_string"]
+    ended = [text for text, *_ in answers if "2" in text]
     assert len(ended) > 3 and all(text.index("2") == len(text) - 1 for text in ended)
+    assert any(text.endswith("<eos>") for text, *_ in answers)
+    for text, log_probs, truncated, num_tokens in answers:
+        tokens = len(text.replace("<eos>", "$"))
+        assert (log_probs, num_tokens) == (tokens, tokens)
+        assert truncated is (not text.endswith(("2", "<eos>")))
+    assert seen["until_stop_token"] == answers
 
 
 def test_stopped_samples_report_their_tokens(seen: dict[str, Any]) -> None:

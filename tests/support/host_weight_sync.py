@@ -1,4 +1,4 @@
-"""OpenRLHF's own weight update on a CPU: one call per parameter, NCCL replaced by gloo.
+"""OpenRLHF's own weight updates on a CPU: one call per parameter, NCCL replaced by gloo, CUDA IPC by mapped files.
 
 Runs of the package do not use it. It is what they are compared with, by the parity test and by
 `benchmarks/weight_sync.py`. `activate` is for Ray's workers; the extension is found by name inside vLLM's processes.
@@ -6,7 +6,11 @@ Runs of the package do not use it. It is what they are compared with, by the par
 
 from __future__ import annotations
 
+import os
+import tempfile
+import weakref
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 from wrapt import register_post_import_hook
@@ -66,6 +70,21 @@ class HostWorkerExtension:
 
     def update_weight(self, name: str, dtype: Any, shape: Sequence[int], empty_cache: bool = False) -> None:
         import torch
+
+        weight = torch.empty(shape, dtype=dtype)
+        self._sync_group.broadcast(weight, src=0)
+        self._load(name, weight, is_last=empty_cache)
+
+    def update_weight_cuda_ipc(
+        self, name: str, dtype: Any, shape: Sequence[int], ipc_handles: Any = None, empty_cache: bool = False
+    ) -> None:
+        import torch
+
+        (path,) = ipc_handles.values()
+        weight = torch.from_file(path, shared=True, size=prod(shape), dtype=dtype).view(*shape)
+        self._load(name, weight, is_last=empty_cache)
+
+    def _load(self, name: str, weight: Any, *, is_last: bool) -> None:
         from vllm.config import set_current_vllm_config
         from vllm.model_executor.model_loader.reload.layerwise import (
             finalize_layerwise_reload,
@@ -73,16 +92,49 @@ class HostWorkerExtension:
         )
 
         model = self.model_runner.model
-        weight = torch.empty(shape, dtype=dtype)
-        self._sync_group.broadcast(weight, src=0)
         with set_current_vllm_config(self.vllm_config):
             if not self._sync_open:
                 initialize_layerwise_reload(model)
                 self._sync_open = True
             model.load_weights(weights=[(name, weight.to(self.model_config.dtype))])
-            if empty_cache:
+            if is_last:
                 finalize_layerwise_reload(model, self.model_config)
                 self._sync_open = False
+
+
+class MappedParameter:
+    """A parameter whose copy, which OpenRLHF's IPC makes of each, is a file that engines can map: `handle`."""
+
+    requires_grad = True
+    handle = ""
+
+    def __init__(self, parameter: Any) -> None:
+        self._tensor, self.shape, self.dtype = parameter.data, parameter.shape, parameter.dtype
+
+    @property
+    def data(self) -> MappedParameter:
+        return self
+
+    def clone(self) -> MappedParameter:
+        import torch
+
+        with tempfile.NamedTemporaryFile(dir="/dev/shm", prefix="ada-host-", delete=False) as file:
+            file.truncate(self._tensor.nbytes)
+        copied = MappedParameter(self._tensor)
+        copied.handle = file.name
+        mapped = torch.from_file(file.name, shared=True, size=self._tensor.numel(), dtype=self.dtype)
+        mapped.copy_(self._tensor.view(-1))
+        weakref.finalize(copied, os.unlink, file.name)
+        return copied
+
+
+def share_by_files(set_attribute: Any) -> None:
+    """OpenRLHF's policy shares `MappedParameter`s."""
+    from openrlhf.trainer.ray import ppo_actor
+    from torch.multiprocessing import reductions
+
+    set_attribute(ppo_actor, "get_physical_gpu_id", lambda: "GPU-0")
+    set_attribute(reductions, "reduce_tensor", lambda copied: copied.handle)
 
 
 def activate() -> None:

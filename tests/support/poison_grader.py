@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from openrlhf_ada.reward.grade import Grade, UnusableLabelError, label_is_readable
+from openrlhf_ada.reward.grade import Grade, TooCostlyError, UnusableLabelError, label_is_readable, may_be_interrupted
 
 
 def _spin() -> None:
@@ -28,16 +28,27 @@ def _recurse() -> None:
     _recurse()
 
 
-def _raise(error: Exception) -> None:
+def _raise(error: BaseException) -> None:
     raise error
 
 
-READABLE, SLOW_LABEL = "readable: ", "slow label: "
+def _spin_on() -> None:
+    """As in a library that goes on after any exception."""
+    try:
+        _spin()
+    except BaseException:  # noqa: BLE001 - what some libraries do
+        _spin()
+
+
+READABLE, SLOW_LABEL, COSTLY = "readable: ", "slow label: ", "costly: "
 
 SLOW_S = 0.35
 
 POISONS: dict[str, Callable[[], Any]] = {
     "spin": _spin,
+    "spin on": _spin_on,
+    # Costly at first, and where it is put aside it does not end.
+    "put off": lambda: time.sleep(1000) if os.nice(0) else _raise(TooCostlyError()),
     "sleep": lambda: time.sleep(1000),
     "one long C call": lambda: 9 ** (9**9),
     "memory": lambda: bytes(1 << 40),
@@ -68,6 +79,9 @@ def grade(response: str, label: Any) -> Grade:
     if response.startswith(READABLE):
         response = response.removeprefix(READABLE)
         label_is_readable()
+    if response.startswith(COSTLY):
+        response = response.removeprefix(COSTLY)
+        may_be_interrupted()
     if response in POISONS:
         return POISONS[response]()
     return Grade(float(response == label), "" if response == label else "wrong answer")

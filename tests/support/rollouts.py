@@ -50,6 +50,7 @@ def settings(**changes: Any) -> SimpleNamespace:
     """What the generator reads of `args.ada`."""
     plain: dict[str, Any] = {"refills": True, "refill_limit": 0, "max_no_score": 0.0, "log_texts": 0}
     plain |= {"scheduler": "rounds", "speculation": None, "timeout": 60.0, "logprob_steps": 0, "first_scores": 1}
+    plain |= {"sampling_args": None}
     plain |= {"measures_factor": False, "reads_critic": False, "own_critic": False, "positive_above": 0.5}
     return SimpleNamespace(**plain | changes)
 

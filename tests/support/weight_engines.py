@@ -88,13 +88,14 @@ def fall_ill(fault: str) -> None:
             raise torch.OutOfMemoryError("CUDA out of memory")
 
         # Where the next bucket is to arrive, outside of what loads it.
-        torch.empty = empty  # type: ignore[assignment]
+        torch.empty = torch.Tensor.clone = empty  # type: ignore[assignment]
 
 
-def work(pipe: Connection, worker: int, damage: Damage | None) -> None:
+def work(pipe: Connection, worker: int, damage: Damage | None, prepare: Callable[[int], None]) -> None:
     """An engine's worker: joins, then receives as often as it is told to, and says what it got."""
     # Stores of the parent have threads, which a copy cannot end.
     gc.freeze()
+    prepare(worker)
     torch.set_num_threads(1)
     receiver = Receiver(worker)
     while True:
@@ -133,16 +134,18 @@ def call(function: Callable[[], Any]) -> Future[Any]:
 class Engine:
     """The actor in front of its workers. Their answers are read one after the other, as vLLM reads them.
 
-    `faults`: by worker, what becomes of it when it is to receive (`fall_ill`).
+    `faults`: by worker, what becomes of it when it is to receive (`fall_ill`). `prepare`: called in each.
     """
 
-    def __init__(self, damage: Damage | None = None, *, workers: int = 1) -> None:
+    def __init__(
+        self, damage: Damage | None = None, *, workers: int = 1, prepare: Callable[[int], None] = lambda _: None
+    ) -> None:
         fork = multiprocessing.get_context("fork")
         self.pipes: list[Connection] = []
         self.processes: list[Any] = []
         for worker in range(workers):
             ours, theirs = fork.Pipe()
-            self.processes.append(fork.Process(target=work, args=(theirs, worker, damage), daemon=True))
+            self.processes.append(fork.Process(target=work, args=(theirs, worker, damage, prepare), daemon=True))
             self.processes[-1].start()
             self.pipes.append(ours)
             theirs.close()
@@ -195,9 +198,9 @@ class Engine:
 
 
 def connect(
-    engines: list[Engine], verify: str = "always", *, backend: str = "gloo", limit_s: float = 60.0
+    engines: list[Engine], verify: str = "always", *, backend: str = "gloo", limit_s: float = 60.0, senders: int = 1
 ) -> WeightSync:
-    sync = WeightSync(backend, CPU, len(engines[0].pipes), verify, limit_s=limit_s)
+    sync = WeightSync(backend, CPU, len(engines[0].pipes), verify, limit_s=limit_s, senders=senders)
     sync.connect(dict(enumerate(engines)))
     return sync
 

@@ -14,9 +14,12 @@ from pathlib import Path
 import pytest
 from refusals import check_refusal
 
-from openrlhf_ada.cli.train_ppo_ray import parse
+from openrlhf_ada.cli.train_ppo_ray import notes, parse
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.platforms.gpu import check_cpu_limits, check_gpu_limits
+from openrlhf_ada.reporting.recorded_flags import flat
+from openrlhf_ada.reporting.redaction import plain
+from openrlhf_ada.trainer.checkpoints import Origin, differences
 
 Flags = dict[str, str | None]
 Refusal = Callable[[Flags], Exception]
@@ -47,6 +50,8 @@ COMBINATIONS: list[tuple[str, Flags, str, str]] = [
     ("no prompts", {DATA: None}, f"{DATA} is None", ""),
     ("no engine", {"--vllm.num_engines": "0"}, "--vllm.num_engines is 0", "--vllm.num_engines 1"),
     ("engines left out", {"--vllm.num_engines": None}, "--vllm.num_engines is None", "--vllm.num_engines 1"),
+    ("engine option", {"--ada_engine_args": '{"seed": 1}'}, "--ada_engine_args is 'seed'", "--train.seed"),
+    ("engine options", {"--ada_engine_args": "none.yaml"}, "--ada_engine_args is 'none.yaml'", "YAML"),
     ("eval without data", {"--ada_eval_ends": ""}, "--ada_eval_ends is True", "--eval.dataset"),
 ]
 
@@ -186,6 +191,9 @@ def test_values_that_fail_late_are_refused_in_every_mode(refusal: Refusal, mode:
         ({"--ds.packing_samples": ""}, "--ds.packing_samples"),
         ({"--vllm.sync_backend": "nccl"}, "--vllm.sync_backend"),
         ({"--vllm.tensor_parallel_size": "2"}, None),
+        ({"--ada_engine_args": '{"spec_method": "ngram"}'}, "--ada_engine_args"),
+        ({"--ada_engine_args": '{"enable_chunked_prefill": true}'}, "--ada_engine_args"),
+        ({"--ada_engine_args": '{"max_num_seqs": 8}'}, None),
         ({}, None),
     ],
 )
@@ -262,10 +270,8 @@ SHARED: Flags = {"--train.colocate_all": "", "--vllm.sync_backend": None, "--ds.
         '{"block_configs": [{"block_type": "attention"}, {"block_type": "moe", "n_routed_experts": 4}]}',
     ],
 )
-def test_experts_are_refused_on_shared_gpus(refusal: Refusal, valid_flags: dict[str, str], config: str) -> None:
+def test_experts_are_refused_without_checks(refusal: Refusal, valid_flags: dict[str, str], config: str) -> None:
     (Path(valid_flags[MODEL]) / "config.json").write_text(config)
-    error = refusal(SHARED)
-    check_refusal(error, "--train.colocate_all is True", "")
     error = refusal({"--ada_verify_sync": "off"})
     check_refusal(error, "--ada_verify_sync is 'off'", "")
 
@@ -273,13 +279,29 @@ def test_experts_are_refused_on_shared_gpus(refusal: Refusal, valid_flags: dict[
 @pytest.mark.parametrize(
     ("config", "changes"),
     [
-        ('{"num_experts": 0}', SHARED),
+        ('{"num_experts": 0}', {"--ada_verify_sync": "off"}),
         ('{"num_experts": 8}', {}),
+        ('{"num_experts": 8}', SHARED),
         ('{"num_experts": 8}', SHARED | {"--train.async_enable": ""}),
     ],
 )
-def test_dense_models_and_experts_on_their_own_gpus_are_not_refused(
+def test_dense_models_and_experts_that_are_checked_are_not_refused(
     argv_with: Callable[[Flags], list[str]], valid_flags: dict[str, str], config: str, changes: Flags
 ) -> None:
     (Path(valid_flags[MODEL]) / "config.json").write_text(config)
     parse(argv_with(changes))
+
+
+def test_engine_options_are_recorded_by_what_their_file_says(
+    argv_with: Callable[[Flags], list[str]], tmp_path: Path
+) -> None:
+    """A resumed run is told of others, as of all flags of engines."""
+    file = tmp_path / "engine.yaml"
+    origins: list[Origin] = []
+    for seqs in (64, 32):
+        file.write_text(f"kv-cache-dtype: fp8\nmax_num_seqs: {seqs}\n")
+        args = parse(argv_with({"--ada_engine_args": str(file)}))
+        origins.append(Origin(dict(flat(plain(args))), ""))
+        assert args.ada.engine_args == f'{{"kv_cache_dtype": "fp8", "max_num_seqs": {seqs}}}'
+        assert any("kv_cache_dtype" in note and "ada/logprob_gap_mean" in note for note in notes(args))
+    assert [name for name, _, _ in differences(*origins)] == ["ada.engine_args"]

@@ -114,7 +114,7 @@ def _with(monkeypatch: pytest.MonkeyPatch, *findings: Finding, fails: BaseExcept
         if fails is not None:
             raise fails
 
-    for name in ("machine_findings", "gpu_findings", "package_findings"):
+    for name in ("machine_findings", "gpu_findings", "package_findings", "path_findings"):
         monkeypatch.setattr(machine_check, name, tuple)
     monkeypatch.setattr(machine_check, "ray_findings", check)
 

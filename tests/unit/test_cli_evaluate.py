@@ -9,6 +9,7 @@ import shlex
 import subprocess
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from openrlhf_ada.config.flags import FULL_MARKS, ConfigError
 from openrlhf_ada.data.benchmarks import BOXED
 from openrlhf_ada.data.examples import DataSets, read_examples
 from openrlhf_ada.data.files import DataError
+from openrlhf_ada.data.prepared import Difficulty
 from openrlhf_ada.data.problems import Problem, load_problems
 from openrlhf_ada.data.questions import Columns
 from openrlhf_ada.eval.answers import as_text
@@ -143,6 +145,15 @@ class Tokenizer:
 MESSAGES = [{"role": "user", "content": "1+1="}]
 
 
+def test_only_a_template_reads_its_arguments() -> None:
+    given = ("--chat_template_args", '{"enable_thinking": false}')
+    for more in ((), ("--base_url", "http://localhost:1/v1")):
+        evaluate.check_flags(parsed(*given, *more))
+        with pytest.raises(ConfigError) as error:
+            evaluate.check_flags(parsed(*given, "--no_chat", *more))
+        assert error.value.flag == "--chat_template_args"
+
+
 @pytest.mark.parametrize("chat", [True, False])
 @pytest.mark.parametrize("question", ["1+1=", json.dumps(MESSAGES), MESSAGES])
 def test_a_training_and_eval_make_the_same_prompt(
@@ -221,10 +232,25 @@ def test_length_limit_comes_from_the_model() -> None:
 def test_sampling_follows_flags_and_uses_all_slots() -> None:
     args = parsed("--n", "16", "--temperature", "0.6", "--top_p", "0.95", "--max_new_tokens", "100", "--engines", "3")
     sampling = sampling_of(args)
-    assert sampling == Sampling(16, 0.6, 0.95, -1, 100, 1124, 0)
+    assert sampling == Sampling(16, 0.6, 0.95, -1, 100, 1124, 0, None, None)
     host = host_namespace("m", "math", args, sampling)
     assert required_slots(host).by_role == {"vLLM engine": 3}
     assert host.reward.remote_url == ["math"]
+
+
+def test_training_gets_what_sampling_got(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command that `prepare-data` prints can be pasted into a shell."""
+    monkeypatch.setattr(prepare_data, "Prompts", lambda model, args: SimpleNamespace(chat=True))
+    given = {"chat_template_args": '{"enable_thinking": false}', "sampling_args": """{"stop": ["it's"]}"""}
+    more = [word for name, value in given.items() for word in (f"--{name}", value)]
+    args = prepare_data.build_parser().parse_args(["s", "--model", "m", "--out", str(tmp_path), *more])
+    one = Difficulty(Problem("i", "1+1=", "2", "s"), 4, 2, 3.0, 0.0)
+    prepare_data._write(args, [one], [one], {}, "math")
+    words = shlex.split(capsys.readouterr().out.partition("train ...")[2].replace("\\\n", " "))
+    for name, value in given.items():
+        assert words[words.index(f"--ada_{name}") + 1] == value
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,18 @@ def test_chat_messages_go_to_chat_models(problems: str, tmp_path: Path) -> None:
     assert row["answer"] == row["response"] and row["score"] == float(row["answer"] == row["label"])
 
 
+def test_a_server_gets_what_training_gave(problems: str, tmp_path: Path) -> None:
+    given = ["--chat_template_args", '{"enable_thinking": false}', "--sampling_args", '{"stop": ["!"]}']
+    with running(StandIn(sums)) as server:
+        assert run(server.url, problems, tmp_path, "--model", "toy", *given) == 0
+        asked = server.requests[0]
+        assert (asked["chat_template_kwargs"], asked["stop"]) == ({"enable_thinking": False}, ["!"])
+        assert asked["include_stop_str_in_output"] is True, "graders read a stop string in training"
+        # Other answers than these are no part of the same evaluation.
+        assert run(server.url, problems, tmp_path, "--model", "toy", *given[:2]) == 2
+    assert json.loads((tmp_path / "results.json").read_text())["settings"]["sampling_args"] == given[3]
+
+
 @pytest.mark.parametrize(
     ("reply", "said"),
     [

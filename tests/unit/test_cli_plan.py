@@ -73,6 +73,54 @@ def test_two_passes_train_every_token_twice(tmp_path: Path, engine: Path) -> Non
     assert plan["weights"][0] > 1 > plan["weights"][1]
 
 
+@pytest.fixture
+def machine(tmp_path: Path) -> Path:
+    """Two engines of ten milliseconds a token; 1 ms for each trained token, and 7 s."""
+    file = tmp_path / "machine.json"
+    step = {"per_token": 1e-3, "fixed": 7.0}
+    file.write_text(json.dumps({"engine": asdict(ENGINE), "engines": 2, "step": step, "parts": {}}))
+    return file
+
+
+def test_a_measured_machine_gives_all_seconds(tmp_path: Path, machine: Path) -> None:
+    """200 rollouts on 2 engines of 64 slots: two of the longest after each other."""
+    argv = (
+        "--methods",
+        "grpo",
+        "--machine",
+        str(machine),
+        "--prompts",
+        "50",
+        "--max_tokens",
+        "40",
+        "--tokens",
+        "9000",
+    )
+    plan = planned(tmp_path, *argv)["grpo"]
+    assert plan["sampling_s"] == pytest.approx(2 * 40 * 0.01, rel=0.05)
+    assert plan["training_s"] == pytest.approx(1e-3 * 200 * (40 + 128))
+    assert plan["fixed_s"] == 7.0
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "--machine"),
+        ("{}", "does not describe a machine"),
+        ('{"parts": {}, "engine": {}}', "does not describe a machine"),
+        ("[1]", "does not describe a machine"),
+    ],
+)
+def test_a_file_of_no_machine_is_refused(
+    text: str | None, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "none.json"
+    if text is not None:
+        file.write_text(text)
+    error = fails(capsys, "--machine", str(file))
+    assert said in error and str(file) in error
+
+
 @pytest.mark.slow
 def test_answers_are_as_long_as_is_said(tmp_path: Path, engine: Path) -> None:
     argv = ("--methods", "grpo", "--engine", str(engine), "--prompts", "512")

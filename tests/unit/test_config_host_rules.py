@@ -17,8 +17,6 @@ from openrlhf_ada.config.presets import METHODS
 Flags = dict[str, str | None]
 Refusal = Callable[[Flags], Exception]
 
-PREFIX = "--vllm.enable_prefix_caching"
-
 N, ESTIMATOR, TRAIN = "--rollout.n_samples_per_prompt", "--algo.advantage.estimator", "--train.batch_size"
 REWARD = "--reward.remote_url"
 ASYNC: Flags = {"--train.async_enable": ""}
@@ -67,24 +65,7 @@ COMBINATIONS: list[tuple[str, Flags, str, str]] = [
         "--ds.load_in_4bit is True",
         "",
     ),
-    (
-        "and without adaptive sampling",
-        ASYNC | {"--train.partial_rollout_enable": "", "--vllm.enable_prefix_caching": "", "--ada_mode": "off"},
-        "--vllm.enable_prefix_caching is True",
-        "",
-    ),
     ("half precision of another kind", {"--ds.param_dtype": "fp16"}, "--ds.param_dtype is 'fp16'", ""),
-    (
-        "cached prompts survive an update",
-        ASYNC
-        | {
-            "--train.partial_rollout_enable": "",
-            "--algo.advantage.is_correction_level": "token",
-            "--vllm.enable_prefix_caching": "",
-        },
-        "--vllm.enable_prefix_caching is True",
-        "",
-    ),
     (
         "engines cannot return beside training in parts",
         ASYNC | {"--ds.zero_stage": "3", "--actor.num_gpus_per_node": "2"},
@@ -196,10 +177,15 @@ PARTIAL: Flags = {
 
 @pytest.mark.parametrize(
     ("changes", "expected"),
-    [({}, True), ({"--ada_mode": "off"}, False), (PARTIAL, False)],
-    ids=["adaptive", "off", "partial rollouts"],
+    [
+        ({}, True),
+        (PARTIAL, True),
+        ({"--ada_mode": "off"}, False),
+        (PARTIAL | {"--ada_mode": "off", "--vllm.enable_prefix_caching": ""}, True),
+    ],
+    ids=["adaptive", "partial rollouts", "off", "off, and asked for"],
 )
-def test_prefix_cache_needs_a_cache_that_can_be_emptied(
+def test_prompts_rollouts_share_its_prefix(
     argv_with: Callable[[Flags], list[str]], changes: Flags, expected: bool
 ) -> None:
     args = parse(argv_with(changes))

@@ -9,7 +9,7 @@ import pytest
 from refusals import check_refusal
 
 from openrlhf_ada.cli.train_ppo_ray import parse
-from openrlhf_ada.config.host_values import goes_over_ipc, shares_gpus
+from openrlhf_ada.config.host_values import shares_gpus
 
 Flags = dict[str, str | None]
 Refusal = Callable[[Flags], Exception]
@@ -117,21 +117,13 @@ def test_models_that_share_gpus_have_equally_many(refusal: Refusal, changes: Fla
     assert str(refusal(changes)).startswith(f"{flag} is ")
 
 
-@pytest.mark.parametrize(
-    ("backend", "colocates", "is_async", "shares", "over_ipc"),
-    [
-        ("nccl", True, False, True, True),
-        ("gloo", True, False, True, False),
-        ("nccl", True, True, False, False),
-        ("nccl", False, False, False, False),
-    ],
-)
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+@pytest.mark.parametrize(("colocates", "is_async", "shares"), [(1, 0, True), (1, 1, False), (0, 0, False)])
 def test_policy_and_engines_share_gpus_whatever_way_weights_go(
-    backend: str, colocates: bool, is_async: bool, shares: bool, over_ipc: bool
+    backend: str, colocates: int, is_async: int, shares: bool
 ) -> None:
-    train = SimpleNamespace(colocate_all=colocates, async_enable=is_async)
-    host = SimpleNamespace(vllm=SimpleNamespace(sync_backend=backend), train=train)
-    assert (shares_gpus(host), goes_over_ipc(host)) == (shares, over_ipc)
+    train = SimpleNamespace(colocate_all=bool(colocates), async_enable=bool(is_async))
+    assert shares_gpus(SimpleNamespace(vllm=SimpleNamespace(sync_backend=backend), train=train)) is shares
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from openrlhf_ada.config.schema import AdaConfig, add_flags
 
 FIELDS = dataclasses.fields(AdaConfig)
 
-TEXTS = {"objective": "sqrt", "code_imports": "numpy"}
+TEXTS = {"objective": "sqrt", "code_imports": "numpy", "chat_template_args": "{}", "sampling_args": "{}"}
 """Of flags that take some words only."""
 
 
@@ -70,10 +70,11 @@ def test_defaults_are_off_and_the_published_setting() -> None:
 def test_dependent_defaults_are_left_open() -> None:
     """Its default is in `settings.resolve`."""
     assert {f.name for f in FIELDS if f.default is None} == {
-        *("method", "policy", "run_dir"),
+        *("method", "policy", "run_dir", "engine_args"),
         *("k_pos", "k_neg", "budget", "estimator", "min_samples", "max_samples", "refill_limit"),
         *("correction", "baseline", "select", "speculation", "reward_workers", "loss_length"),
         *("reward_weights", "reward_key", "reward_map"),
+        *("chat_template_args", "sampling_args"),
         *("positive_threshold", "scores", "positive_quantile"),
         *("pilot", "gate_low", "gate_high"),
         *("candidates", "choice"),

@@ -39,6 +39,7 @@ Result = list[tuple[Any, Any]] | str
 
 ROW = '{"input": "1+1=", "label": "2"}\n'
 CHAT = [{"role": "user", "content": "1+1="}]
+SHAREGPT = [{"from": "human", "value": "1+1="}, {"from": "gpt", "value": "2"}]
 TEXT = {"type": "text", "text": "1+"}
 
 
@@ -223,7 +224,7 @@ FILES: dict[str, tuple[Make, Result]] = {
     "UTF-16 without a mark": (text(ROW.encode("utf-16-le")), r"line 1 .*JSON .*column \d"),
     "Latin-1": (
         text(ROW.encode() + '{"input": "é", "label": "1"}'.encode("latin-1")),
-        r"line 2 .*UTF-8 .*LATIN1",
+        r"line 2 .*UTF-8 .*CP1252",
     ),
     "binary": (text(b"\xff\xd8\xff\xe0" * 9), r"line 1 .*UTF-8"),
     "Parquet named .jsonl": (renamed(table(["1"]), "d.jsonl"), r"\.parquet\b"),
@@ -309,7 +310,15 @@ FILES: dict[str, tuple[Make, Result]] = {
     "CSV with a field too many": (text("input,label\na,1\nb,2,3\n", "d.csv"), r"line 3 .*\b3 fields.*\b2\b"),
     "CSV with a field too few": (text("input,label\na,1\nb\n", "d.csv"), r"line 3 .*\b1 fields.*\b2\b"),
     "CSV with an open quote": (text('input,label\n"a,1\n', "d.csv"), r"line 2 .*CSV"),
-    "CSV with another separator": (text("input;label\na;1\n", "d.csv"), r"input;label.*input_key"),
+    "CSV with semicolons": (text('input;label\n"a, b; c";1,5\n', "d.csv"), [("a, b; c", "1,5")]),
+    "CSV with tabs": (text("input\tlabel\na;b\t1,5\n", "d.csv"), [("a;b", "1,5")]),
+    "TSV": (text("input\tlabel\na, b\t007\n", "d.tsv"), [("a, b", "007")]),
+    "TSV with commas in the header": (text("input\tlabel\tx,y\na\t1\t2\n", "d.tsv"), [("a", "1")]),
+    "TSV, packed": (text(gzip.compress(b"input\tlabel\na\t1\n"), "d.tsv.gz"), [("a", "1")]),
+    "TSV with an open quote": (text('input\tlabel\n"a\t1\n', "d.tsv"), r"line 2 .*CSV"),
+    "CSV with bars": (text("input|label\na|1\n", "d.csv"), r"input\|label.*input_key"),
+    "CSV with semicolons and a field too many": (text("input;label\na;1\nb;2;3\n", "d.csv"), r"line 3 .*\b3 fields"),
+    "CSV from Windows": (text("input,label\n\u201ca\u201d,1\n".encode("cp1252"), "d.csv"), r"line 2 .*CP1252"),
     "CSV with a column twice": (text("input,label,label\na,1,2\n", "d.csv"), r"'label' twice"),
     "CSV in Latin-1": (text("input,label\né,1\n".encode("latin-1"), "d.csv"), r"line 2 .*UTF-8"),
     "CSV of nothing": (text("", "d.csv"), NO_ROWS),
@@ -365,7 +374,22 @@ FILES: dict[str, tuple[Make, Result]] = {
     ),
     "commas between lines": (text(ROW.strip() + ",\n" + ROW), r"line 1 .*JSON .*column \d"),
     "a key twice within": (text(ROW + '{"input": "x", "label": {"a": 1, "a": 2}}\n'), r"line 2 .*'a'"),
-    "rows under a key": (text('{"data": [' + ROW.strip() + "]}", "d.json"), r"input_key"),
+    "rows under a key": (text('{"data": [' + ROW.strip() + "]}", "d.json"), GOOD),
+    "rows under a key, over lines, with notes": (
+        text('{\n"version": "1.0",\n"data": [\n' + ROW + "]\n}\n", "d.json"),
+        GOOD,
+    ),
+    "rows under another key alone": (text('{"problems": [' + ROW.strip() + "]}", "d.json"), GOOD),
+    "rows under two keys": (
+        text('{"train": [' + ROW + '], "test": [' + ROW + "]}", "d.json"),
+        r"\btrain\W+test\b.*input_key",
+    ),
+    "a bad row under a key": (text('{"data": [' + ROW + ', {"label": "1"}]}', "d.json"), r"row 2 .*'input'"),
+    "a row with tests beside": (
+        rows({"input": "q", "label": "1", "tests": [{"input": "1", "output": "2"}]}),
+        [("q", "1")],
+    ),
+    "no rows under a key": (text('{"data": []}', "d.json"), r"\bdata\b.*input_key"),
     "columns in place of rows": (text('{"input": ["a"], "label": ["1"]}', "d.json"), r"line 1: 'input' .*\[\"a\"\]"),
     "form feed between rows": (text(ROW + "\x0c\n" + ROW.replace("1+1", "2+2")), [*GOOD, ("2+2=", "2")]),
     "next line in a text": (text('{"input": "a\u0085b", "label": "1"}\n'), [("a\x85b", "1")]),
@@ -387,7 +411,18 @@ FILES: dict[str, tuple[Make, Result]] = {
     "chat and text": (rows({"input": CHAT, "label": "2"}, {"input": "q", "label": "1"}), [(CHAT, "2"), ("q", "1")]),
     "messages as JSON text": (rows({"input": json.dumps(CHAT), "label": "2"}), [(CHAT, "2")]),
     "a message as JSON text": (rows({"input": json.dumps(CHAT[0]), "label": "2"}), [(CHAT, "2")]),
-    "messages as Python's text": (rows({"input": str(CHAT), "label": "2"}), r"line 1: 'input' .*JSON"),
+    "messages as Python's text": (rows({"input": str(CHAT), "label": "2"}), [(CHAT, "2")]),
+    "messages as numpy's text": (rows({"input": f"{CHAT[0]}\n {CHAT[0]}", "label": "2"}), r"line 1: 'input' .*JSON"),
+    "ShareGPT": (rows({"input": [SHAREGPT[0]], "label": "2"}), [([{**CHAT[0], **SHAREGPT[0]}], "2")]),
+    "ShareGPT as JSON text": (
+        rows({"input": json.dumps([SHAREGPT[0]]), "label": "2"}),
+        [([{**CHAT[0], **SHAREGPT[0]}], "2")],
+    ),
+    "ShareGPT with its answer": (
+        rows({"input": SHAREGPT, "label": "2"}),
+        r"line 1: 'input' .*message of the assistant",
+    ),
+    "ShareGPT without a text": (rows({"input": [{"from": "human"}], "label": "2"}), r"line 1: 'input' .*'content'"),
     "JSON that is a question": (
         rows({"input": '[{"a": 1}] has how many?', "label": "1"}),
         [('[{"a": 1}] has how many?', "1")],
@@ -428,7 +463,13 @@ LEFT_OUT_BY_PREPARE_DATA = (
     *("a number", "a list", "null", "text", "array of arrays", "no question", "no label", "integer question"),
     *("object for a question", "empty question", "blank question", "null question", "half a surrogate pair"),
     *("third line after a blank one", "NaN", "Infinity", "half a surrogate pair in a label", "NaN in Parquet"),
-    *("500 lists in a label", "NaN within a label", "boolean question", "infinity in Parquet"),
+    *(
+        "a bad row under a key",
+        "500 lists in a label",
+        "NaN within a label",
+        "boolean question",
+        "infinity in Parquet",
+    ),
 )
 """One row of these is bad, and another one good."""
 

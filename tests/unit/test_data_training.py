@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.data.files import DataError
 from openrlhf_ada.data.left_out import MOST_SHOWN
 from openrlhf_ada.data.prepared import DRAWS, POSITIVES
+from openrlhf_ada.demo import toy
 from openrlhf_ada.host.rows import load_blended
 from openrlhf_ada.trainer import training_data
 
@@ -124,14 +126,46 @@ def test_too_few_prompts_that_fit_are_refused(prepare: Callable[[Flags], Prepare
     with pytest.raises(ConfigError, match=r"--ada_candidates is 2: 2 of 3 rows"):
         prepare({**few, "--ada_choice": "greso"})
     path = write(tmp_path / "none.jsonl", [{"input": "x" * 99, "label": "1"}])
-    with pytest.raises(DataError, match=r"none\.jsonl .* line 1: .*\b99 tokens"):
+    with pytest.raises(DataError, match=r"none\.jsonl .*\b1 of 1 rows .* line 1: .*\b99 tokens"):
         prepare({DATA: path, "--data.max_len": "16"})
+
+
+def test_what_leaves_too_few_is_listed_too(prepare: Callable[[Flags], Prepared], tmp_path: Path) -> None:
+    lists = []
+    for lengths in ([1, 99, 99], [99, 99]):
+        path = write(tmp_path / "rows.jsonl", [{"input": "x" * n, "label": "1"} for n in lengths])
+        with pytest.raises((ConfigError, DataError), match=r"\b2 of \d rows are left out .*left_out\.jsonl") as error:
+            prepare({DATA: path, "--data.max_len": "16", "--rollout.batch_size": "2", "--train.batch_size": "8"})
+        (file,) = re.findall(r"\S+left_out\.jsonl", str(error.value))
+        lists.append([json.loads(line)["place"] for line in Path(file).read_text().splitlines()])
+    assert lists == [["line 2", "line 3"], ["line 1", "line 2"]]
 
 
 def test_long_prompts_are_left_out_in_mode_off_too(prepare: Callable[[Flags], Prepared], tmp_path: Path) -> None:
     path = write(tmp_path / "rows.jsonl", [{"input": "x" * n, "label": "1"} for n in (1, 99)])
     found = prepare({DATA: path, "--data.max_len": "16", "--ada_mode": "off"})
     assert (len(found.rows), len(found.left_out)) == (1, 1)
+
+
+def test_arguments_of_the_template_count_in_a_prompts_length(
+    prepare: Callable[[Flags], Prepared], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run's prompts are checked as they will be sampled, and what the template does not read is refused."""
+    tokenizer = toy._build_tokenizer()
+    tokenizer.chat_template = "{{ messages[0]['content'] }}{% if enable_thinking %}think{% endif %}"
+    monkeypatch.setattr(training_data, "_tokenizer", lambda args: tokenizer)
+    path = write(tmp_path / "rows.jsonl", [{"input": "1" * length, "label": "1"} for length in (3, 8)])
+    flags: Flags = {DATA: path, "--data.max_len": "10", "--data.apply_chat_template": ""}
+    assert len(prepare(flags).rows) == 2
+    assert len(prepare({**flags, "--ada_chat_template_args": '{"enable_thinking": true}'}).rows) == 1
+    unread: Flags = {"--ada_chat_template_args": '{"thinking": true}'}
+    for wrong in (
+        {**flags, **unread},
+        {DATA: path, **unread},
+        {**flags, "--ada_sampling_args": '{"stop_token_ids": [64]}'},
+    ):
+        with pytest.raises(ConfigError, match=r"^--ada_(chat_template|sampling)_args is "):
+            prepare(wrong)
 
 
 def test_a_chat_template_that_refuses_is_one_error(prepare: Callable[[Flags], Prepared], tmp_path: Path) -> None:
@@ -381,3 +415,37 @@ def test_a_split_that_a_data_set_does_not_have_is_refused(
     write(tmp_path / "set" / "train.jsonl", problems(["1"]))
     with pytest.raises(DataError, match=r"ValueError: .*'test'"):
         prepare({DATA: str(tmp_path / "set"), "--data.prompt_split": "test"})
+
+
+# -- columns that hold more than one value --------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["rows.parquet", "rows.jsonl", "rows.csv"])
+@pytest.mark.parametrize("as_text", [json.dumps, str])
+def test_what_a_text_holds_is_read(
+    prepare: Callable[[Flags], Prepared], tmp_path: Path, name: str, as_text: Callable[[Any], str]
+) -> None:
+    """As exports of tables have it: objects as JSON, or as Python writes them."""
+    row = {key: as_text(value) if isinstance(value, dict | list) else value for key, value in VERL.items()}
+    if name.endswith(".csv"):
+        with (tmp_path / name).open("w", newline="") as stream:
+            csv.writer(stream, delimiter=";").writerows([row.keys(), row.values()])
+    else:
+        write(tmp_path / name, [row])
+    flags = {DATA: str(tmp_path / name), REWARD: "math", "--data.label_key": "reward_model.ground_truth", **CHAT}
+    assert [(r["prompt"], r["reward_model.ground_truth"]) for r in prepare(flags).rows] == [(VERL["prompt"], "2")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["verl.parquet", "verl.jsonl"])
+def test_a_label_of_several_columns(prepare: Callable[[Flags], Prepared], tmp_path: Path, name: str) -> None:
+    """A function of another trainer gets them by name."""
+    key = "data_source,reward_model.ground_truth,extra_info"
+    found = prepare({DATA: write(tmp_path / name, [VERL]), "--data.label_key": key, **CHAT})
+    assert [json.loads(row[key]) for row in found.rows] == [
+        {"data_source": VERL["data_source"], "ground_truth": "2", "extra_info": VERL["extra_info"]}
+    ]
+    with pytest.raises(DataError, match=r"row 1|line 1") as error:
+        prepare({DATA: write(tmp_path / name, [VERL]), "--data.label_key": "data_source,gold", **CHAT})
+    assert "'data_source,gold'" in str(error.value)

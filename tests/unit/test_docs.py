@@ -105,7 +105,7 @@ def example_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = "".join(json.dumps({"input": f"{i}+1=", "label": f"{i + 1}"}) + "\n" for i in range(2048))
     for name in ("prompts.jsonl", "heldout.jsonl"):
         (tmp_path / name).write_text(rows, encoding="utf-8")
-    reward = "def reward_func(queries, prompts, labels):\n    return {'rewards': [1.0], 'scores': [1.0]}\n"
+    reward = "def reward_func(queries, prompts, labels):\n    return [1.0]\n\n\naccuracy = reward_func\n"
     (tmp_path / "reward.py").write_text(reward, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples").symlink_to(ROOT / "examples")

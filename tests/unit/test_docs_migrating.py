@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 from functools import cache
 from pathlib import Path
 
 import pytest
-from documents import ROOT, Block, blocks, command_lines, section, spans, tables
+from documents import ROOT, blocks, command_lines, section, spans, tables
 
 from openrlhf_ada.cli.train_ppo_ray import USER_ERRORS, parse
 from openrlhf_ada.config.schema import add_flags
 from openrlhf_ada.host.parser import training_parser
+from openrlhf_ada.reward.worker import load_grader
 
 TEXT = (ROOT / "docs" / "migrating.md").read_text(encoding="utf-8")
 PLAIN, OLDER, VERL, TRL = (
     section(TEXT, title)
     for title in ("From OpenRLHF", "From older versions of OpenRLHF", "From verl's Reinforce-Ada", "From TRL")
 )
+
+
+REWARDS = """
+def accuracy(prompts, completions, answer, **columns):
+    return [float(text.strip() == right) for text, right in zip(completions, answer, strict=True)]
+
+
+def reward_func(queries, prompts, labels):
+    return [1.0]
+"""
 
 
 @cache
@@ -29,17 +39,12 @@ def training_flags() -> dict[str, argparse.Action]:
 
 @pytest.fixture(autouse=True)
 def example_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the commands name: prompts, held-out prompts, and the reward file of this very page."""
+    """What the commands name: prompts, held-out prompts, and a reward file of each trainer."""
     rows = "".join(json.dumps({"input": f"{i}+1=", "label": f"{i + 1}"}) + "\n" for i in range(2048))
     for name in ("prompts.jsonl", "heldout.jsonl"):
         (tmp_path / name).write_text(rows, encoding="utf-8")
-    (tmp_path / "reward.py").write_text(reward_file().text, encoding="utf-8")
+    (tmp_path / "reward.py").write_text(REWARDS, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-
-
-def reward_file() -> Block:
-    (block,) = (block for block in blocks(TRL) if block.language == "python")
-    return block
 
 
 def commands(text: str) -> list[list[str]]:
@@ -194,12 +199,7 @@ def test_maxrl_is_paper_correction_on_uniform_groups() -> None:
     assert group.coefficients == pytest.approx([(1 - 0.25) / 0.25, -1, -1, -1])
 
 
-def test_the_reward_file_grades_as_trl_would() -> None:
-    spec = importlib.util.spec_from_file_location("reward_of_the_page", "reward.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    out = module.reward_func(["1+1= 2<|im_end|>", "1+1= 3"], ["1+1=", "1+1="], ["2", "2"])
-    assert out["scores"].tolist() == out["rewards"].tolist() == [1.0, 0.0]
-    with pytest.raises(ValueError, match="does not start with its prompt"):
-        module.reward_func(["2"], ["1+1="], ["2"])
+def test_the_reward_of_the_command_from_trl_is_called_as_trl_would() -> None:
+    (command,) = commands(TRL)
+    grade = load_grader(command[command.index("--reward.remote_url") + 1])
+    assert [grade(response, "2", "1+1=").score for response in (" 2", "3")] == [1.0, 0.0]

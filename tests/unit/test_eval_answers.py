@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from openrlhf_ada.eval.answers import ANSWERS_FILE, AnswerFile, AnswerRow, OtherSettingsError, answered
-from openrlhf_ada.reward.returned import score_in
+from openrlhf_ada.reward.grade import NoScoreError
+from openrlhf_ada.reward.returned import number_in
 
 SETTINGS = {"model": "m", "temperature": 1.0}
 
@@ -78,16 +79,20 @@ def test_a_row_tells_all_about_its_answer(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("returned", "expected"),
     [
-        (0.5, (0.5, "")),
-        ([1], (1.0, "")),
-        (np.array([[0.25]]), (0.25, "")),
-        (None, (None, "the reward function returned no score")),
-        ([0.0, 1.0], (None, "the reward function returned 2 numbers as score of one answer")),
-        (float("inf"), (None, "the reward function returned the score inf")),
+        (0.5, 0.5),
+        ([1], 1.0),
+        (np.array([[0.25]]), 0.25),
+        (None, "returned no score"),
+        ([0.0, 1.0], "returned 2 numbers as score of one answer"),
+        (float("inf"), "returned the score inf"),
     ],
 )
-def test_scores_of_all_kinds_are_read(returned: object, expected: tuple[float | None, str]) -> None:
-    assert score_in(returned) == expected
+def test_scores_of_all_kinds_are_read(returned: object, expected: float | str) -> None:
+    if isinstance(expected, float):
+        assert number_in(returned) == expected
+    else:
+        with pytest.raises(NoScoreError, match=expected):
+            number_in(returned)
 
 
 def test_answers_of_another_version_are_refused(tmp_path: Path) -> None:

@@ -255,6 +255,22 @@ def test_a_server_that_is_lost_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(stand_in.requests) < 20
 
 
+@pytest.mark.parametrize("named", ["{file}", "{file}:reward_func"])
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def reward_func(queries, prompts, labels): return [float(queries[0] == prompts[0] + '2')]",
+        "async def reward_func(prompts, completions, label): return [completions[0] == '2' and bool(prompts)]",
+    ],
+)
+def test_rewards_of_any_form_grade_as_with_engines(source: str, named: str, tmp_path: Any) -> None:
+    file = tmp_path / "reward.py"
+    file.write_text(source)
+    with running(StandIn(lambda request, number: completion("2" if request["prompt"] == "0=" else "3"))) as stand_in:
+        found = sample(stand_in, wanted(2, 1), reward=named.format(file=file))
+    assert [found[problem, 0].score for problem in ("0", "1")] == [1.0, 0.0]
+
+
 def test_a_reward_file_grades_as_with_engines(tmp_path: Any) -> None:
     file = tmp_path / "reward.py"
     file.write_text(

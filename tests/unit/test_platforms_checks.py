@@ -16,6 +16,7 @@ from openrlhf_ada import HOST_VERSION
 from openrlhf_ada.config.installed import pins
 from openrlhf_ada.platforms import machine_check, session
 from openrlhf_ada.platforms.gpu import Trouble
+from openrlhf_ada.platforms.gpu_paths import read_gpu_paths
 from openrlhf_ada.platforms.machine_check import (
     ERROR,
     OK,
@@ -175,6 +176,17 @@ def test_hidden_gpus_do_not_count(monkeypatch: pytest.MonkeyPatch, visible: str 
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert usable_gpus(lambda: driver(gpu(), gpu(index=1))) == count
     assert usable_gpus(_raises(NoNvmlError("no library"))) == usable_gpus(_raises(ModuleNotFoundError("ray"))) == 0
+
+
+@pytest.mark.parametrize("gpus", [0, 1])
+def test_paths_are_listed_where_there_is_a_gpu(gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_check, "usable_gpus", lambda: gpus)
+    paths = read_gpu_paths()
+    count, *listed = machine_check.path_findings()
+    assert f"{sum(bool(path.passed) for path in paths)} of {len(paths)}" in count.what
+    assert len(listed) == gpus * len(paths)
+    for finding, path in zip(listed, paths, strict=False):
+        assert path.name in finding.what and all(where in finding.what for where in path.passed)
 
 
 # -- Ray --------------------------------------------------------------------------------------------------------------

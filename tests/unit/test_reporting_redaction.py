@@ -60,7 +60,7 @@ def test_a_login_in_a_rewards_url_is_nowhere_shown_or_kept(
     monkeypatch.setattr("openrlhf_ada.cli.train_ppo_ray.prepare_resume", lambda args: [])
     rows = {URL: [Row("1+1=", "2", "2")]}
     monkeypatch.setattr("openrlhf_ada.cli.train_ppo_ray.trial_rows", lambda args: rows)
-    for what in ("machine", "gpu", "package", "ray"):
+    for what in ("machine", "gpu", "package", "path", "ray"):
         monkeypatch.setattr(f"openrlhf_ada.platforms.machine_check.{what}_findings", tuple)
     verb, *more = where.split()
     argv = [

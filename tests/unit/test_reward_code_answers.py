@@ -46,6 +46,10 @@ def graded(program: str, label: Any) -> Grade:
         ("```python\nunfinished\n```python\nx\n```", "x"),
         ("```python\n```", ""),
         ("<think>```python\nx\n```</think>\n```python\ny\n```", "y"),
+        ("~~~python\nx\n~~~", "x"),
+        ("def f():\n    return 7\n```", "def f():\n    return 7"),
+        ("import math\nprint(7)", "import math\nprint(7)"),
+        ("Here it is:\n\n<answer>\ndef f():\n    return 7\n</answer>", "def f():\n    return 7\n"),
     ],
 )
 def test_the_last_closed_block_of_python_is_the_program(response: str, expected: str) -> None:
@@ -54,7 +58,16 @@ def test_the_last_closed_block_of_python_is_the_program(response: str, expected:
 
 @pytest.mark.parametrize(
     "response",
-    ["", "x = 1", "```python\nx", "```c\nx\n```", "`x`", "<think>\n```python\nx\n```\n</think> So it is.", "```x```"],
+    [
+        "",
+        "So x = 1.",
+        "```python\nx",
+        "~~~c\nx\n~~~",
+        "```c\nx\n```",
+        "`x`",
+        "<think>\n```python\nx\n```\n</think> So it is.",
+        "```x```",
+    ],
 )
 def test_without_a_closed_block_there_is_no_program(response: str) -> None:
     assert grade(response, SUMS) == Grade(0.0, "no code block")
@@ -252,7 +265,7 @@ def test_labels_may_be_json_with_empty_keys() -> None:
     ("label", "message"),
     [
         ("42", r"type int\b"),
-        ("assert 1", "JSON text"),
+        ("assert 1", "no name of the program"),
         ("[" * 100_000, "JSON text"),
         (None, r"type NoneType\b"),
         ({}, "'inputs'.*no keys"),
@@ -298,7 +311,10 @@ def test_label_without_tests_is_refused(label: Any, message: str) -> None:
         ("2", "2.0", True),
         ("0.300001", "0.3", False),
         ("1000000006", "1000000007", False),
-        ("2.0", "2", False),
+        ("2.0", "2", True),
+        ("2.5", "2", False),
+        ("2.0", "3", False),
+        ("2.0x", "2", False),
         ("011", "11", False),
         ("nan", "1.0", False),
         ("\udcff", "\ufffd", False),

@@ -52,6 +52,11 @@ class Solution:
         {"test_cases": {"inputs": ["1 2"], "outputs": ["3"]}},
         [CASE],
         json.dumps([CASE]),
+        str({"verification_info": {"test_cases": [CASE]}}),
+        {"verification_info": str({"language": "python", "test_cases": [CASE | {"type": "stdin_stdout"}]})},
+        {"unit_tests": json.dumps({"inputs": ["1 2"], "outputs": ["3"]})},
+        {"unit_tests": str([CASE])},
+        {"examples": [CASE]},
         {"public_test_cases": json.dumps([CASE | {"testtype": "stdin"}]), "private_test_cases": packed([CASE])},
         {"public_tests": {"input": ["1 2"], "output": ["3"]}, "generated_tests": {"input": ["4 5"], "output": ["9"]}},
     ],
@@ -67,6 +72,7 @@ def test_forms_with_stdin(label: Any) -> None:
         {"public_test_cases": [FUNCTIONAL], "metadata": json.dumps({"func_name": "addTo"})},
         {"public_test_cases": [], "private_test_cases": packed([FUNCTIONAL]), "metadata": {"func_name": "addTo"}},
         {"tests": [{"input": [[1, 2], 3], "output": [4, 5], "type": "function_call", "fn_name": "addTo"}]},
+        {"tests": [{"input": [[1, 2], 3], "output": [[4, 5]], "type": "function_call", "fn_name": "addTo"}]},
         {"test_cases": [FUNCTIONAL | {"metadata": {"func_name": "addTo"}}]},
         {"input_output": json.dumps({"inputs": [[[1, 2], 3]], "outputs": [[4, 5]], "fn_name": "addTo"})},
     ],
@@ -90,6 +96,20 @@ def test_forms_with_a_function(label: Any) -> None:
         {"tests": "from solution import add as plus\nassert plus(1, 2) == 3"},
         {"tests": ["for a in range(9):", "    assert add(a, 1) == a + 1"]},
         {"ground_truth": ["assert add(1, 2) == 3"]},
+        {"unit_tests": ["assert add(1, 2) == 3"]},
+        {"unit_tests": json.dumps(["assert add(1, 2) == 3"])},
+        {"assert_case": ["assert add(1, 2) == 3"]},
+        {"test_code": "assert add(1, math.floor(2.5)) == 3", "import_prefix": "import math\n"},
+        {"test_code": "def check(f):\n    assert f(1, 2) == 3", "import_prefix": "import math", "entry_point": "add"},
+        "assert add(1, 2) == 3\nassert add(2, 2) == 4",
+        "def test_add():\n    assert add(1, 2) == 3",
+        "def check(candidate):\n    assert candidate(1, 2) == 3\n\ncheck(add)",
+        "import unittest\n\nclass Sums(unittest.TestCase):\n    def setUp(self): self.a = 1\n"
+        "    def test_add(self): self.assertEqual(add(self.a, 2), 3)\n\nunittest.main()",
+        "import pytest\n\nclass TestAdd:\n    def setup_method(self): self.a = 1\n"
+        "    def test_add(self): assert add(self.a, 2) == pytest.approx(3)",
+        "import pytest\n\n@pytest.mark.parametrize('a, b', [(1, 3), (2, 4)])\n"
+        "def test_add(a, b):\n    assert add(a, 2) == b",
     ],
 )  # fmt: skip
 def test_forms_with_asserts(label: Any) -> None:

@@ -20,7 +20,7 @@ import pytest
 from processes import has_ended
 
 from openrlhf_ada.reward.grade import TimedGrade
-from openrlhf_ada.reward.pool import GraderError, GraderPool, GradingLimits
+from openrlhf_ada.reward.pool import TOO_COSTLY, GraderError, GraderPool, GradingLimits
 
 GRADER = f"{poison_grader.__file__}:grade"
 LIMITS = GradingLimits(seconds=1.0, memory_mib=64)
@@ -140,6 +140,29 @@ def test_the_score_is_the_same_from_everywhere(pool: GraderPool) -> None:
 def test_any_text_crosses_the_border_unharmed(pool: GraderPool, text: str) -> None:
     assert pool.grade(text, text).score == 1.0
     assert pool.grade(text, [text]).score == 0.0
+
+
+@pytest.mark.slow
+def test_costly_answers_never_hold_up_the_others() -> None:
+    with GraderPool(GRADER, GradingLimits(60.0, 256), workers=1) as pool, ThreadPoolExecutor(4) as threads:
+        costly = [threads.submit(pool.grade, "put off", "4") for _ in range(4)]
+        assert [pool.grade("4", "4").score for _ in range(20)] == [1.0] * 20
+        assert not any(answer.done() for answer in costly)
+        pool.close()
+
+
+@pytest.mark.slow
+def test_costly_answers_are_wrong_and_cost_no_process(pool: GraderPool) -> None:
+    def processes() -> set[str]:
+        with ThreadPoolExecutor(2) as threads:
+            return set(threads.map(lambda _: pool.grade("pid", "4").cause, range(20)))
+
+    before = processes()
+    for poison in ("spin", "spin on"):
+        grade = pool.grade(f"{poison_grader.COSTLY}{poison}", "4")
+        assert (grade.score, grade.cause) == (0.0, TOO_COSTLY)
+    assert pool.grade(f"{poison_grader.COSTLY}4", "4").score == 1.0
+    assert len(before | processes()) == 2
 
 
 @pytest.mark.slow

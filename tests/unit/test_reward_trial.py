@@ -105,10 +105,9 @@ def test_a_file_that_takes_long_is_left_to_the_engine(tmp_path: Path, monkeypatc
     ("body", "said"),
     [
         ("raise KeyError('gold')", "KeyError: 'gold', line 2"),
-        ("return [1.0]", "a list of float, expected a dict"),
-        ("return None", "a NoneType"),
-        ("return {'reward': [1.0]}", "no 'rewards', but 'reward'"),
-        ("return {'scores': [1.0]}", "no 'rewards', but 'scores'"),
+        ("return [1.0, 0.0]", "2 numbers as reward"),
+        ("return None", "returned no reward"),
+        ("return {'correct': 1.0}", "no 'rewards', but 'correct'"),
         ("return {'rewards': [1.0, 0.0]}", "2 numbers as 'rewards'"),
         ("return {'rewards': ['1.0']}", "a list of str as 'rewards'"),
         ("return {'rewards': [1.0], 'scores': [None]}", "a list of NoneType as 'scores'"),
@@ -129,6 +128,7 @@ def test_what_no_training_can_use_is_refused(tmp_path: Path, body: str, said: st
 @pytest.mark.parametrize(
     "returned",
     [
+        "0.5",
         "{'rewards': [0.5]}",
         "{'rewards': 0.5, 'scores': None, 'extra_logs': None}",
         "{'rewards': torch.tensor([9.0]), 'scores': torch.tensor([0.5], dtype=torch.bfloat16, requires_grad=True)}",
@@ -145,14 +145,48 @@ def test_what_openrlhf_reads_is_a_score(tmp_path: Path, returned: str) -> None:
     assert [grade.score for grade in verdict.grades] == [0.5] and verdict.error(unit=True) is None
 
 
-@pytest.mark.parametrize(("returned", "said"), [("[1]", "returned a list"), ("Grade(2.0)", "2.0"), ("1.0", "a float")])
+@pytest.mark.parametrize(
+    ("returned", "said"), [("'1'", "returned a str"), ("Grade(2.0)", "score 2,"), ("-1", "score -1,")]
+)
 def test_a_grader_that_returns_no_grade_is_refused(tmp_path: Path, returned: str, said: str) -> None:
     file = tmp_path / "graders.py"
     file.write_text(
         f"from openrlhf_ada.reward.grade import Grade\ndef good(response, label):\n    return {returned}\n"
     )
     error = refusal(tried(f"{file}:good", ROW))
-    assert said in error and "Return Grade(score)" in error
+    assert said in error and "docs/rewards.md" in error
+
+
+def test_an_answer_of_no_use_is_tried_too(tmp_path: Path) -> None:
+    """Penalties are scores that no right answer shows; and what fails on such answers is told."""
+    file = tmp_path / "graders.py"
+    file.write_text(
+        "def penalty(response, label): return 1.0 if response else -1.0\n"
+        "def verl(solution_str, ground_truth):\n"
+        "    return {'score': 1.0 if solution_str else -1.0, 'acc': bool(solution_str)}\n"
+        "def fails(response, label): return float(response.split()[-1] == label)\n"
+        "def ends(response, label): return 1.0 if response else exit()\n"
+    )
+    row = Row("1+1=", "2", "2")
+    assert "-1" in refusal(tried(f"{file}:penalty", row)) and "'reward'" in refusal(tried(f"{file}:penalty", row))
+    assert (tried(f"{file}:verl", row).error(unit=True), tried(f"{file}:verl", row).note()) == (None, "")
+    for name, cause in (("fails", "IndexError"), ("ends", "SystemExit")):
+        verdict = tried(f"{file}:{name}", row)
+        assert verdict.error(unit=True) is None
+        assert "an empty answer" in verdict.note() and cause in verdict.note()
+
+
+@pytest.mark.parametrize("named", ["{file}", "{file}:reward_func"])
+def test_functions_of_other_trainers_are_tried_on_real_rows(tmp_path: Path, named: str) -> None:
+    """One that lacks a column says so before a run; one that fails on some rows only is told of these alone."""
+    file = tmp_path / "rewards.py"
+    name = named.format(file=file)
+    file.write_text("def reward_func(completions, answer, level, **kwargs):\n    return [6 / len(level[0]) / 2]\n")
+    assert "answer, level" in refusal(tried(name, ROW))
+    good, bad = ({"answer": "2", "level": level} for level in ("abc", ""))
+    verdict = tried(name, ROW._replace(label=good), ROW._replace(label=bad))
+    assert verdict.error(unit=True) is None
+    assert "1 of the first 2 rows" in verdict.note() and "ZeroDivisionError" in verdict.note()
 
 
 def test_some_rows_without_a_score_and_scores_of_any_size_are_told(tmp_path: Path) -> None:
@@ -173,7 +207,7 @@ def test_rows_go_to_the_rewards_that_grade_them() -> None:
 
 
 def test_servers_are_asked_once(tmp_path: Path) -> None:
-    replies = iter([{"rewards": [0.5]}, [0.5], None])
+    replies = iter([{"rewards": [0.5]}, [0.5], ["0.5"], None])
 
     class Server(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -191,7 +225,8 @@ def test_servers_are_asked_once(tmp_path: Path) -> None:
         threading.Thread(target=server.serve_forever).start()
         url = f"http://127.0.0.1:{server.server_port}/get_reward"
         assert tried(url, ROW).grades[0].score == 0.5
-        assert "a list of float" in refusal(tried(url, ROW))
+        assert tried(url, ROW).grades[0].score == 0.5
+        assert "a list of str" in refusal(tried(url, ROW))
         assert "500" in refusal(tried(url, ROW))
         server.shutdown()
     assert "Connect" in refusal(tried(url, ROW))

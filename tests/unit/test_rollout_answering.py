@@ -80,6 +80,13 @@ def ask(sampler: AnswerSampler, prompts: Sequence[int], n: int) -> dict[tuple[in
     return rows
 
 
+def test_what_ends_an_answer_is_what_was_given(
+    monkeypatch: pytest.MonkeyPatch, engines: list[AnsweringEngine]
+) -> None:
+    sampler = start(monkeypatch, engines, "--sampling_args", '{"stop": ["!"], "stop_token_ids": [5]}')
+    assert (sampler._setup.params.stop, sampler._setup.params.stop_token_ids) == (["!"], [5])
+
+
 def test_sets_that_share_a_problem_each_get_their_answers(
     monkeypatch: pytest.MonkeyPatch, engines: list[AnsweringEngine]
 ) -> None:

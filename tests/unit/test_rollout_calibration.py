@@ -86,6 +86,6 @@ def test_prompts_that_leave_no_room_are_refused(generator: Generator) -> None:
 
 
 def test_noise_below_zero_is_zero() -> None:
-    assert calibration._fit_line([1, 2, 4], [0.01, 0.02, 0.04]) == pytest.approx((0.01, 0.0), abs=1e-9)
-    slope, intercept = calibration._fit_line([1, 2, 4], [0.0, 0.02, 0.06])
+    assert calibration.fit_line([1, 2, 4], [0.01, 0.02, 0.04]) == pytest.approx((0.01, 0.0), abs=1e-9)
+    slope, intercept = calibration.fit_line([1, 2, 4], [0.0, 0.02, 0.06])
     assert slope > 0 and intercept == 0.0

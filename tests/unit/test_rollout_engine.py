@@ -8,17 +8,20 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from itertools import count
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from openrlhf.utils.agent import SingleTurnAgentExecutor
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from openrlhf_ada.core.scheduling import Request
+from openrlhf_ada.reward.grade import NoScoreError
 from openrlhf_ada.rollout import engine as module
 from openrlhf_ada.rollout.engine import AdaRolloutActor, SamplingSetup, _end_with
 from openrlhf_ada.rollout.messages import Answer
-from openrlhf_ada.rollout.tracked_engine import Job, TrackedEngine
+from openrlhf_ada.rollout.tracked_engine import Job, Rollout, TrackedEngine, current_rollout, salted
 
 Execute = Callable[[Any], Awaitable[Any]]
 """What an agent does with the engine."""
@@ -62,6 +65,14 @@ class DyingLlm(Llm):
         yield
 
 
+def test_every_kind_of_prompt_gets_the_version_as_its_salt() -> None:
+    tokens = {"prompt_token_ids": [1, 2]}
+    assert salted([1, 2], 3) == salted(tokens, 3) == tokens | {"cache_salt": "3 "}
+    assert salted("1+1=", 3) == {"prompt": "1+1=", "cache_salt": "3 "}
+    assert salted(tokens | {"cache_salt": "a"}, 3)["cache_salt"] == "3 a"
+    assert tokens == {"prompt_token_ids": [1, 2]}, "the caller's own stays as it is"
+
+
 @pytest.mark.parametrize(("is_cpu", "slots", "speculation"), [(False, 1024, 256), (False, 64, 64), (True, 256, 16)])
 def test_rollouts_to_speculate_follow_the_device(
     monkeypatch: pytest.MonkeyPatch, is_cpu: bool, slots: int, speculation: int
@@ -86,7 +97,7 @@ def make_actor(execute: Execute, llm: Llm | None = None, *, has_weights: bool = 
 
 async def turn(llm: Any, request_id: str = "r") -> dict[str, Any]:
     params = SimpleNamespace(output_kind=None, seed=None)
-    outputs = [output async for output in llm.generate(None, params, request_id)]
+    outputs = [output async for output in llm.generate({}, params, request_id)]
     return response(outputs[-1].outputs[0].token_ids) | {"extra_logs": {"seed": params.seed}}
 
 
@@ -351,3 +362,34 @@ def test_an_engine_that_died_beside_the_policy_awaits_room(
     with pytest.raises(EngineDeadError):
         asyncio.run(actor.__init__(model="m", gpu_memory_utilization=0.7, tensor_parallel_size=2))
     assert found == looks
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def reward_func(queries, prompts, labels): return [float(queries[0] == '1+1=2')]",
+        "async def reward_func(completions, answer, **kwargs): return [float(completions[0] == answer[0])]",
+    ],
+)
+def test_rewards_of_any_form_are_asked_as_openrlhf_asks(source: str, tmp_path: Path) -> None:
+    """Files and servers; why one has no score is kept for the driver."""
+    file = tmp_path / "reward.py"
+    file.write_text(source)
+    executor: Any = SingleTurnAgentExecutor(str(file))
+
+    async def reply(queries: list[str], prompts: list[str], labels: list[Any]) -> list[Any]:
+        return [[0.5] if labels == ["2"] else "half"]
+
+    executor._fetch_rewards_via_http = reply
+    module._prepare_reward(executor, [str(file)], None)
+    for ask, score in ((executor._fetch_rewards_via_func, 1.0), (executor._fetch_rewards_via_http, 0.5)):
+        assert asyncio.run(ask(["1+1=2"], ["1+1="], ["2"])) == [{"rewards": score}]
+    rollout = Rollout(Job(Request(0, 0), "", "", None, 0))
+
+    async def fail() -> None:
+        current_rollout.set(rollout)
+        with pytest.raises(NoScoreError):
+            await executor._fetch_rewards_via_http(["1+1=2"], ["1+1="], ["3"])
+
+    asyncio.run(fail())
+    assert rollout.reward_error is not None and "a str as reward" in rollout.reward_error

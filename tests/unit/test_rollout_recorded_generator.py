@@ -21,6 +21,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from openrlhf_ada.core.types import Ledger
 from openrlhf_ada.rollout.recorded_generator import RecordedGenerator
 from openrlhf_ada.rollout.records import RolloutBatch
+from openrlhf_ada.rollout.responses import sampling_params
 
 N = 2
 GENERATE = {"max_len": 32, "max_new_tokens": 8}
@@ -56,6 +57,7 @@ def make_generator(
         ),
         vllm=SimpleNamespace(enable_sleep=False),
         train=SimpleNamespace(seed=7),
+        ada=SimpleNamespace(sampling_args='{"stop": ["!"]}'),
         data=SimpleNamespace(input_key="input", label_key="label", disable_fast_tokenizer=False),
     )
     loaders = make_loader(args, ["sums"] * rows), make_loader(args, list(held_out))
@@ -179,7 +181,10 @@ def test_an_evaluation_has_the_runs_seed_and_mode_offs_sampling_has_none() -> No
     generator = make_generator(2, engine, held_out=("sums",))
     evaluate(generator, per_prompt=1)
     batch_of(generator)
-    assert [call["sampling_params"].seed for call in engine.calls] == [7, None, None]
+    given = [call["sampling_params"] for call in engine.calls]
+    assert [params.seed for params in given] == [7, None, None]
+    assert [params.stop for params in given] == [["!"]] * 3, "--ada_sampling_args is for both"
+    assert sampling_params(generator.args, GENERATE, logprobs=False) == given[1], "an adaptive mode's"
 
 
 def test_answers_without_score_are_counted_apart() -> None:

@@ -14,7 +14,6 @@ import ray
 import torch
 from engines import Remote
 from openrlhf.trainer.ray import ppo_actor
-from peft import LoraConfig, get_peft_model
 from run_flags import settings_with
 
 from openrlhf_ada.config.flags import ConfigError
@@ -29,8 +28,7 @@ from openrlhf_ada.trainer.policy import (
     RayRewardActor,
 )
 from openrlhf_ada.trainer.prompt_critic import RayPassRateCritic
-from openrlhf_ada.weights.checksums import checksums
-from openrlhf_ada.weights.sender import EngineGoneError, WeightSyncError
+from openrlhf_ada.weights.sender import EngineGoneError
 
 
 class Sync:
@@ -43,6 +41,7 @@ class Sync:
 
     def connect(self, engines: dict[int, Any]) -> None:
         self.sent.append(("group", list(engines)))
+        self.membership = f"{len(engines)} engines"
 
     def begin(self) -> None:
         if self.dies_for_good:
@@ -68,9 +67,6 @@ class World:
         self.engines = [
             SimpleNamespace(
                 ready=Remote(lambda i=i: self.names[i]),
-                begin_shared=Remote(lambda sums, i=i: self.sent.append((f"began {i}", sums))),
-                shared_sums=Remote(lambda: [self.trainer.shared]),
-                admit_shared=Remote(lambda version, i=i: self.sent.append((f"admitted {i}", version))),
             )
             for i in range(2)
         ]
@@ -185,62 +181,41 @@ def test_code_of_a_model_is_refused_where_it_would_run(actor: Any, tmp_path: Pat
         process.init_model_from_pretrained(strategy, str(tmp_path))
 
 
-@pytest.mark.parametrize("adapts", [False, True])
-def test_over_ipc_merged_weights_and_versions_are_sent(monkeypatch: pytest.MonkeyPatch, adapts: bool) -> None:
+def test_over_ipc_the_first_process_tells_the_others_with_whom_to_send(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Any] = []
+    monkeypatch.setattr(torch.distributed, "broadcast_object_list", lambda objects: told.extend(objects))
     world = World(monkeypatch, uses_ipc=True)
-    if adapts:
-        adapted: Any = get_peft_model(world.model, LoraConfig(r=1, target_modules=["0"]))
-        world.trainer.actor.model.module = adapted
-    actor, read, reached = world.trainer.actor, [], []
-
-    def send(host: Any) -> None:
-        assert host is not world.trainer and host.use_cuda_ipc and host.strategy is world.trainer.strategy
-        assert world.trainer.actor is actor and world.trainer.vllm_engines is world.engines, "nobody's view changes"
-        named = [(name, parameter.data) for name, parameter in host.actor.model.module.named_parameters()]
-        read.extend(name for name, _ in named)
-        world.trainer.shared = {name: checksums([tensor])[0] for name, tensor in named}
-        reached.append([world.engines.index(engine) for engine in host.vllm_engines])
-
-    monkeypatch.setattr(ppo_actor.ActorPPOTrainer, "broadcast_to_vllm", send)
     world.trainer.broadcast_to_vllm()
-    assert read == ["0.weight", "0.bias"], "as a checkpoint without adapters has them"
-    assert world.take() == [("began 0", True), ("began 1", True), ("admitted 0", 0), ("admitted 1", 0)]
-    assert world.trainer.actor is actor
-    world.trainer.broadcast_to_vllm()
-    assert world.take() == [("began 0", False), ("began 1", False), ("admitted 0", 0), ("admitted 1", 0)]
     world.policy.restore_engine(1)
-    assert world.take() == [("began 1", True), ("admitted 1", 0)], "an engine that is new is checked"
-    assert reached == [[0, 1], [0, 1], [1]]
-    assert world.trainer.vllm_engines is world.engines
+    assert told == ["2 engines", "1 engines"]
+    assert world.take() == [("group", [0, 1]), ("weights", 0), BARRIER, ("group", [1]), ("weights", 0), BARRIER]
+    world.trainer._sync.dies_for_good = True
+    with pytest.raises(EngineGoneError):
+        world.policy.restore_engine(1)
+    assert told[2:] == [None], "nothing is sent"
+    assert world.take() == [("group", [1]), BARRIER]
 
 
-def test_over_ipc_an_engine_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once it is up: a first start may take as long as it takes."""
-    world = World(monkeypatch, uses_ipc=True)
-    waits: list[tuple[list[Any], float | None]] = []
-
-    def wait(refs: list[Any], num_returns: int, timeout: float | None, **_: Any) -> tuple[list[Any], list[Any]]:
-        waits.append((refs, timeout))
-        return (refs, []) if timeout is None else (refs[:1], refs[1:])
-
-    monkeypatch.setattr(ray, "wait", wait)
-    for engine, ref in zip(world.engines, ("began 0", "began 1"), strict=True):
-        engine.begin_shared = Remote(lambda sums, ref=ref: ref)
-    with pytest.raises(WeightSyncError, match=r"^vLLM engine 1: no answer for 300 s while preparing for an update"):
-        world.trainer.broadcast_to_vllm()
-    assert waits[:2] == [(["a0", "b0"], None), (["began 0", "began 1"], 300.0)]
+@pytest.mark.parametrize("group", ["a group", None], ids=["engines are there", "an engine is gone"])
+def test_over_ipc_the_other_processes_send_too(monkeypatch: pytest.MonkeyPatch, group: str | None) -> None:
+    world = World(monkeypatch, rank=1, uses_ipc=True)
+    monkeypatch.setattr(torch.distributed, "broadcast_object_list", lambda objects: objects.__setitem__(0, group))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: "cpu")
+    monkeypatch.setattr(module, "send_along", lambda weights, *told: world.sent.append(("along", told)))
+    monkeypatch.setattr(module, "take_part", lambda weights: world.sent.append(("gathered", None)))
+    world.trainer.broadcast_to_vllm()
+    part = ("gathered", None) if group is None else ("along", (group, 1, torch.device("cpu")))
+    assert world.take() == [part, BARRIER]
 
 
-@pytest.mark.parametrize("by_name", [True, False], ids=["by name", "by configuration"])
-def test_experts_of_a_hub_model_are_refused_over_ipc(monkeypatch: pytest.MonkeyPatch, by_name: bool) -> None:
-    """Its config.json could not be read before engines were started."""
-    world = World(monkeypatch, uses_ipc=True)
-    if by_name:
-        experts = torch.nn.ModuleDict({"experts": torch.nn.ModuleList([torch.nn.Linear(1, 1)])})
-        world.trainer.actor.model.module = torch.nn.ModuleDict({"mlp": experts})
-    else:
-        # Granite's are called input_linear and output_linear.
-        world.model.config.to_dict = lambda: {"num_local_experts": 8}
-    with pytest.raises(RuntimeError, match=r"^--train.colocate_all is True: the model is a mixture of experts"):
-        world.trainer.broadcast_to_vllm()
-    assert world.take() == []
+@pytest.mark.parametrize(("uses_ipc", "senders"), [(True, 4), (False, 1)])
+def test_as_many_processes_send_as_share_gpus(monkeypatch: pytest.MonkeyPatch, uses_ipc: bool, senders: int) -> None:
+    world = World(monkeypatch, uses_ipc=uses_ipc)
+    del world.trainer._sync
+    world.trainer.strategy.args.vllm = SimpleNamespace(sync_backend="nccl", tensor_parallel_size=2)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 4)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: "cpu")
+    made: dict[str, Any] = {}
+    monkeypatch.setattr(module, "WeightSync", lambda *args, **kwargs: made.update({"args": args} | kwargs))
+    assert world.trainer._sync is None
+    assert made == {"args": ("ipc" if uses_ipc else "nccl", torch.device("cpu"), 2, "first"), "senders": senders}

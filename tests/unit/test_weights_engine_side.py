@@ -208,25 +208,6 @@ def test_a_call_that_fails_with_a_dying_engine_is_not_answered(monkeypatch: pyte
     asyncio.run(check())
 
 
-def test_through_shared_memory_an_engine_closes_and_opens_too() -> None:
-    async def check() -> None:
-        llm = Llm(running=3)
-        actor = make_actor(llm)
-        actor._admit(1)
-        with pytest.raises(RuntimeError, match=r"^3 rollouts are on their way"):
-            await actor.begin_shared(sums=True)
-        assert not is_open(actor)
-        llm.running = 0
-        await actor.begin_shared(sums=True)
-        assert await actor.shared_sums() == [[7]]
-        assert not is_open(actor), "not before they are confirmed"
-        await actor.admit_shared(2)
-        assert await actor.weights_version() == 2
-        assert llm.calls == ["begin_shared True", "shared_sums", "reset"]
-
-    asyncio.run(check())
-
-
 def test_update_may_begin_twice() -> None:
     async def check() -> None:
         llm = Llm()
@@ -248,16 +229,11 @@ def test_untrained_engine_serves_weights_from_disk() -> None:
     asyncio.run(check())
 
 
-def test_pickle_is_allowed_only_for_shared_gpu_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vllms_processes_unpickle_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """OpenRLHF allows it in every engine's process (VLLM_ALLOW_INSECURE_SERIALIZATION)."""
     actor = make_actor(Llm())
-    for over_ipc in (False, True):
-        actor.over_ipc = over_ipc
-        monkeypatch.setenv("VLLM_ALLOW_INSECURE_SERIALIZATION", "1")
-        actor.forbid_pickle()
-        assert ("VLLM_ALLOW_INSECURE_SERIALIZATION" in os.environ) is over_ipc
-        arguments = actor.with_receiver({"model": "m", "worker_extension_cls": "OpenRLHF's"})
-        assert arguments["worker_extension_cls"].rpartition(".")[2] == (
-            "SharedWeightsExtension" if over_ipc else "PolicyWeightsExtension"
-        )
-        assert ("weight_transfer_config" in arguments) is not over_ipc
+    monkeypatch.setenv("VLLM_ALLOW_INSECURE_SERIALIZATION", "1")
+    actor.forbid_pickle()
+    assert "VLLM_ALLOW_INSECURE_SERIALIZATION" not in os.environ
+    arguments = actor.with_receiver({"model": "m", "worker_extension_cls": "OpenRLHF's"})
+    assert arguments["worker_extension_cls"].rpartition(".")[2] == "PolicyWeightsExtension"

@@ -1,9 +1,8 @@
-"""Memory that an update takes for a moment: the arithmetic, the page that shows it, and a measurement."""
+"""Memory that an update takes for a moment: the arithmetic, and a measurement."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,36 +20,6 @@ from openrlhf_ada.weights.manifest import Manifest, TensorSpec, pack
 from openrlhf_ada.weights.receiver import BACKEND, Update, WeightReceiver
 
 pytestmark = pytest.mark.rehearsal
-
-PAGE = Path(__file__).parents[2] / "docs" / "gpu.md"
-GB = 1e9
-
-
-def table() -> str:
-    """docs/gpu.md's, in GB."""
-    lines = [
-        "| Model, weights | policy, ZeRO-2 | ZeRO-3 | a worker of an engine, T = 1 | 2 | 4 | 8 | its largest layer |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for name, shapes in MODELS.items():
-        manifest = shapes.manifest()
-        total = sum(tensor.num_bytes for tensor in manifest.tensors) / GB
-        policy = [
-            update_memory(manifest, backend="nccl", tensor_parallel=1, zero_stage=stage).policy / GB
-            for stage in (2, 3)
-        ]
-        engine = [
-            update_memory(manifest, backend="nccl", tensor_parallel=workers, zero_stage=2) for workers in (1, 2, 4, 8)
-        ]
-        layer = engine[0].layer.removeprefix("model.").replace(".0.", ".*.")
-        figures = " | ".join(f"{value:.1f}" for value in [*policy, *(found.engine / GB for found in engine)])
-        lines.append(f"| {name}, {total:.0f} GB | {figures} | `{layer}` |")
-    return "\n".join(lines)
-
-
-@pytest.mark.slow
-def test_the_page_shows_what_the_function_computes() -> None:
-    assert table() in PAGE.read_text(), f"docs/gpu.md needs this table:\n{table()}"
 
 
 def test_a_large_layer_is_held_whole_and_made_anew() -> None:

@@ -10,7 +10,6 @@ import pytest
 import torch
 from policies import make_model, move, sent, weights_of, with_adapters
 
-from openrlhf_ada.weights.checksums import checksums
 from openrlhf_ada.weights.policy_side import PolicyWeights
 
 pytestmark = pytest.mark.rehearsal
@@ -101,22 +100,6 @@ def test_adapters_other_than_two_factors_are_refused(changes: dict[str, Any]) ->
         ValueError, match=r"^the adapter of .* cannot be merged for the engines: .*--ds.lora.target_modules"
     ):
         weights_of(with_adapters(make_model(), **changes))
-
-
-def test_over_ipc_the_host_reads_merged_weights_one_by_one() -> None:
-    """Its loop over `named_parameters()`, which clones the data of each (contract tests hold it to that)."""
-    adapted = with_adapters(make_model())
-    weights = weights_of(adapted)
-    expected = sent(weights)
-    read: dict[str, torch.Tensor] = {}
-    sums: dict[str, int] = {}
-    for name, parameter in weights.as_parameters(sums):
-        assert parameter.shape == parameter.ds_shape == expected[name].shape
-        assert parameter.dtype == expected[name].dtype
-        read[name] = parameter.data.clone()
-    assert list(read) == list(expected)
-    assert all(torch.equal(read[name], tensor) for name, tensor in expected.items())
-    assert sums == dict(zip(expected, checksums(list(expected.values())), strict=True))
 
 
 def test_shards_are_gathered_batch_by_batch() -> None:

@@ -36,12 +36,12 @@ def cpu_engine_arguments(kwargs: dict[str, Any]) -> dict[str, Any]:
     """OpenRLHF's engine arguments, changed where they mean something else on a CPU."""
     workers = kwargs.get("tensor_parallel_size", 1)
     return kwargs | {
+        # vLLM's default of 128 makes attention over short sequences twice as slow (docs/cpu.md).
+        "block_size": kwargs.get("block_size", 32),
         "dtype": compute_dtype(),
         # The flag is a share of a GPU's memory. On a CPU it would reserve that share of the machine, per engine; the
         # cache size is given in bytes instead (VLLM_CPU_KVCACHE_SPACE, set by `worker_environment`).
         "gpu_memory_utilization": 0.2,
-        # vLLM's default of 128 makes attention over short sequences twice as slow (docs/cpu.md).
-        "block_size": 32,
         # Its own process for the model would load torch and vLLM once more before the first token.
         "distributed_executor_backend": EXECUTOR if workers == 1 else TENSOR_PARALLEL_EXECUTOR,
         # The core dies when a prompt with a seed is computed in parts: vLLM then winds the generator back, which those

@@ -14,9 +14,16 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from openrlhf_ada.reward.grade import Grade, UnusableLabelError, before_first_answer, label_is_readable
+from openrlhf_ada.reward.grade import (
+    Grade,
+    TooCostlyError,
+    UnusableLabelError,
+    before_first_answer,
+    label_is_readable,
+    may_be_interrupted,
+)
 from openrlhf_ada.reward.mathematics.choices import choice_of_answer, choice_of_label
-from openrlhf_ada.reward.mathematics.expressions import equal_expressions, is_readable
+from openrlhf_ada.reward.mathematics.expressions import equal_expressions, forget, is_readable
 from openrlhf_ada.reward.mathematics.notation import simplified, undressed, words
 from openrlhf_ada.reward.mathematics.numbers import (
     Number,
@@ -73,7 +80,11 @@ def grade(response: str, label: Any) -> Grade:
     if len(answers[0].text) > LONGEST:
         return Grade(0.0, "answer too long")
     try:
+        may_be_interrupted()
         right = any(equal(reference, answer) for reference in labels for answer in answers)
+    except TooCostlyError:
+        forget()
+        raise
     except (MemoryError, RecursionError):
         raise
     except Exception:  # noqa: BLE001 - the label has just been evaluated by the same code, so the answer is at fault

@@ -1,6 +1,7 @@
 """Grades answers that are Python programs by running them in a sandbox against the tests of their label (`labels`).
 
-An answer is the last closed ```python block (a plain one where there is none), after the last </think>. The score is 1
+An answer is the last closed ```python block (a plain one where there is none) after the last </think> that has what
+the tests ask for, so that an example may follow; without fences, it begins with the first line of code. The score is 1
 where every test passes, else 0 with the cause of the first failure; with `CodeRules.partial` it is the share of tests
 that pass. Expected values do not enter the program's process: outputs and results are compared here, asserts run in
 another process (`judge`). Asserts for which that is impossible are marked as forgeable.
@@ -8,6 +9,7 @@ another process (`judge`). Asserts for which that is impossible are marked as fo
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -29,11 +31,13 @@ from openrlhf_ada.reward.grade import (
 )
 from openrlhf_ada.reward.programs.asserts import Asserts
 from openrlhf_ada.reward.programs.judge import judge
-from openrlhf_ada.reward.programs.labels import Call, Dialogue, read_label
+from openrlhf_ada.reward.programs.labels import Call, Dialogue, Tests, read_label
 from openrlhf_ada.reward.programs.limits import SECONDS, ProgramLimits, TestTime, limits_within
 from openrlhf_ada.reward.programs.sandbox import Sandbox
 
-_FENCE = re.compile(r"\s*`{3,}([^`]*)")
+_FENCE = re.compile(r"\s*(?:`{3,}([^`]*)|~{3,}([^~]*))")
+_UNFENCED = re.compile(r"^(?:import |from \w+ import |def |class |@\w|print\(|[a-z_][\w, ]* = )", re.MULTILINE)
+_READS = r"input\(|stdin|open\("
 _PYTHON = {"python", "python3", "py"}
 _NUMBER = re.compile(r"[+-]?[0-9]{1,40}(\.[0-9]{0,40})?([eE][+-]?[0-9]{1,4})?")
 _RELATIVE_TOLERANCE = 1e-9
@@ -47,7 +51,7 @@ def grade(response: str, label: Any, limits: ProgramLimits | None = None, rules:
     """
     rules = rules or _rules_here(os.environ.get(CODE_RULES_VARIABLE))
     tests = read_label(label, rules.imports)
-    program = find_program(response)
+    program = find_program(response, _asked_for(tests))
     is_forgeable = isinstance(tests, Asserts) and bool(tests.forgeable or tests.in_one_process)
     if program is None:
         return Grade(0.0, "no code block", is_forgeable)
@@ -102,13 +106,26 @@ def _grade_by_asserts(
     return Grade(float(not cause), cause, forgeable=True)
 
 
-def find_program(response: str) -> str | None:
-    """The last closed block of Python, or else the last plain one, after the last </think>; None without one."""
-    programs: dict[bool, str] = {}
-    for language, text in _blocks(response.rpartition("</think>")[2]):
+def find_program(response: str, asked_for: str = "") -> str | None:
+    """The last closed block of Python, or else the last plain one, after the last </think>: one with the pattern
+    `asked_for`, if there is such a one. Without a fence all from the first line of code on; None without one."""
+    programs: dict[tuple[bool, bool], str] = {}
+    text = response.rpartition("</think>")[2]
+    for language, block in _blocks(text):
         if not language or language in _PYTHON:
-            programs[bool(language)] = textwrap.dedent(text)
-    return programs.get(True, programs.get(False))
+            programs[re.search(asked_for, block) is not None, bool(language)] = textwrap.dedent(block)
+    if programs:
+        return programs[max(programs)]
+    # Up to a fence that closes what nothing has opened.
+    text = "\n".join(itertools.takewhile(lambda line: not _FENCE.fullmatch(line), text.split("\n")))
+    start = _UNFENCED.search(text)
+    return text[start.start() :].partition("</answer>")[0] if start else None
+
+
+def _asked_for(tests: Tests) -> str:
+    """A pattern of programs that could pass: with a definition of a name that is called, or that read their input."""
+    names = tests.remote if isinstance(tests, Asserts) else [test.name for test in tests if isinstance(test, Call)]
+    return rf"\b(?:def|class)\s+(?:{'|'.join(map(re.escape, dict.fromkeys(names)))})\b" if names else _READS
 
 
 def _blocks(text: str) -> Iterator[tuple[str, str]]:
@@ -119,8 +136,8 @@ def _blocks(text: str) -> Iterator[tuple[str, str]]:
         if fence is None:
             if lines is not None:
                 lines.append(line)
-        elif lines is None or fence[1].strip():
-            language, lines = fence[1].strip().lower().partition(" ")[0], []
+        elif lines is None or (fence[1] or fence[2] or "").strip():
+            language, lines = (fence[1] or fence[2] or "").strip().lower().partition(" ")[0], []
         else:
             yield language, "\n".join(lines)
             lines = None
@@ -144,14 +161,14 @@ def same_output(actual: str, expected: str) -> bool:
     """Whether two texts have the same words, whatever space is between them.
 
     A word that stands in `expected` as a number with a point or an exponent is equal within 1e-9, relative to the
-    larger; every other word is compared as text, since two large integers may differ by less than that.
+    larger; every other word is compared as text, since two large integers may differ by less than that. 7 may be 7.0.
     """
     given, wanted = actual.split(), expected.split()
     return len(given) == len(wanted) and all(map(_same_word, given, wanted))
 
 
 def _same_word(actual: str, expected: str) -> bool:
-    if actual == expected:
+    if actual == expected or (expected.isdecimal() and re.fullmatch(rf"{expected}\.0+", actual)):
         return True
     number = _NUMBER.fullmatch(expected)
     if number is None or not (number[1] or number[2]) or not _NUMBER.fullmatch(actual):

@@ -28,6 +28,10 @@ _IN_ONE_PROCESS = {
 }
 """Names that tests use where they look at more than what a function returns: its output, its files, its source."""
 
+_PYTEST = re.compile(r"pytest\.(?:raises|approx|fail|mark|mark\.parametrize)")
+"""What there is of it (`inside/pytest_names.py`), whether it is installed or not."""
+_MAIN = re.compile(r"^(?:unittest|pytest)\.main\(.*\)\s*$", re.MULTILINE)
+
 _IMPORTS = ast.Import | ast.ImportFrom
 _DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | _IMPORTS | ast.Assign | ast.AnnAssign
 
@@ -63,7 +67,7 @@ def read_asserts(
     """`setup`: code to run before the tests. `prompt`: of HumanEval, with the signature and helpers. `imports`:
     modules that programs may import. Raises UnusableLabelError."""
     entry = _entry(entry_point)
-    parts = _parts([*setup, *texts(tests, "'tests'")])
+    parts = _parts([*setup, *(_MAIN.sub("", text) for text in texts(tests, "'tests'"))])
     if entry:
         parts = ["\n".join([*parts, f"check({entry_point})"])]
     trees = [_parsed(part) for part in parts]
@@ -71,7 +75,7 @@ def read_asserts(
     functions = _test_functions(steps)
     _check_steps(steps, entry, has_functions=bool(functions))
     if functions:
-        parts = ["\n".join([*parts, f"{functions[0]}()"]), *(f"{name}()" for name in functions[1:])]
+        parts = ["\n".join([*parts, functions[0]]), *functions[1:]]
     given = _given(prompt, entry)
     taken, imported = _imported_names(steps)
     _check_imports(steps, imports)
@@ -138,24 +142,56 @@ def _parts(texts: list[str]) -> list[str]:
         except (SyntaxError, ValueError, RecursionError):
             return ["\n".join(texts)]
         waiting.append(text)
-        if any(isinstance(node, ast.Assert | ast.Raise) for node in nodes):
+        if any(map(_checked, nodes)):
             parts.append("\n".join(waiting))
             waiting = []
     return [*parts[:-1], "\n".join([*parts[-1:], *waiting])]
 
 
 def _test_functions(steps: Iterable[ast.stmt]) -> list[str]:
-    """Functions to call in the style of pytest, where nothing else is run."""
+    """Calls of tests in the style of pytest or unittest, where nothing else is run."""
     if not all(map(_runs_nothing, steps)):
         return []
+    calls = [f"{test.name}()" for test in _tests_in(steps, 0)]
+    for group in [step for step in steps if isinstance(step, ast.ClassDef)]:
+        is_case = any("TestCase" in ast.unparse(base) for base in group.bases)
+        if is_case:
+            calls += [
+                f"{group.name}.setUpClass()\n{group.name}({test.name!r}).debug()" for test in _tests_in(group.body, 1)
+            ]
+        elif group.name.startswith("Test"):
+            setup = [one for one in group.body if isinstance(one, ast.FunctionDef) and one.name == "setup_method"]
+            before = [f"_case.setup_method({', '.join(['None'] * (len(one.args.args) - 1))})" for one in setup]
+            tests = [f"_case.{test.name}()" for test in _tests_in(group.body, 1)]
+            calls += ["\n".join([f"_case = {group.name}()", *before, test]) for test in tests]
+    return calls
+
+
+def _tests_in(steps: Iterable[ast.stmt], arguments: int) -> list[ast.FunctionDef]:
     functions = [step for step in steps if isinstance(step, ast.FunctionDef) and step.name.startswith("test")]
-    return [step.name for step in functions if not step.args.args and not step.args.kwonlyargs]
+    return [
+        one
+        for one in functions
+        if any("parametrize" in ast.unparse(decorator) for decorator in one.decorator_list)
+        or (len(one.args.args) == arguments and not one.args.kwonlyargs)
+    ]
+
+
+def _checked(node: ast.AST) -> list[ast.expr]:
+    """What a node asserts something of: an assert, a raise, or a call of unittest's or pytest's."""
+    if isinstance(node, ast.Assert):
+        return [node.test]
+    if isinstance(node, ast.Raise):
+        return [ast.Constant(None)]
+    name = getattr(node.func, "attr", getattr(node.func, "id", "")) if isinstance(node, ast.Call) else ""
+    is_check = name.startswith("assert") or name in ("raises", "fail")
+    return [*node.args, ast.Constant(None)] if isinstance(node, ast.Call) and is_check else []
 
 
 def _check_steps(steps: list[ast.stmt], entry: str, *, has_functions: bool) -> None:
     if entry and not any(isinstance(step, ast.FunctionDef) and step.name == "check" for step in steps):
         raise UnusableLabelError("the label has an entry_point, but its tests define no function 'check'")
-    if not any(isinstance(node, ast.Assert | ast.Raise) for node in _walk(steps)):
+    if not any(map(_checked, _walk(steps))):
         raise UnusableLabelError("the label has no tests: nothing in 'tests' is asserted")
     if not has_functions and all(map(_runs_nothing, steps)):
         raise UnusableLabelError("the label has no tests: nothing in 'tests' is run (is there an entry_point?)")
@@ -237,6 +273,14 @@ def _without_imports(part: str) -> str:
 
 def _check_imports(steps: Iterable[ast.stmt], allowed: Sequence[str]) -> None:
     for node in _walk(steps):
+        used = [ast.unparse(node)] if isinstance(node, ast.Attribute) else []
+        if isinstance(node, ast.ImportFrom) and node.module == "pytest":
+            used = [f"pytest.{alias.name}" for alias in node.names]
+        for name in used:
+            if name.startswith("pytest.") and not _PYTEST.fullmatch(name):
+                raise UnusableLabelError(
+                    f"its tests use {name}; of pytest there are raises, approx, fail, mark.parametrize"
+                )
         if isinstance(node, ast.Import):
             modules = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and not _is_of_program(node):
@@ -244,7 +288,7 @@ def _check_imports(steps: Iterable[ast.stmt], allowed: Sequence[str]) -> None:
         else:
             continue
         for module in (name.partition(".")[0] for name in modules):
-            if module not in sys.stdlib_module_names and module not in allowed:
+            if module not in sys.stdlib_module_names and module not in (*allowed, "pytest"):
                 raise UnusableLabelError(
                     f"its tests import {module or '.'}, which programs may not: add it to --ada_code_imports"
                 )
@@ -291,8 +335,8 @@ def _reads_arguments(steps: Iterable[ast.stmt]) -> bool:
     nodes = list(_walk(steps))
     given = {id(one): one.id for node in nodes for one in _given_to_others(node)}
     passed = set(given.values())
-    for node in (node for node in nodes if isinstance(node, ast.Assert)):
-        here = [one for one in ast.walk(node.test) if isinstance(one, ast.Name) and one.id in passed]
+    for checked in filter(None, map(_checked, nodes)):
+        here = [one for one in _walk(checked) if isinstance(one, ast.Name) and one.id in passed]
         given_here = {given[id(one)] for one in here if id(one) in given}
         if any(id(one) not in given and one.id not in given_here for one in here):
             return True
@@ -301,7 +345,11 @@ def _reads_arguments(steps: Iterable[ast.stmt]) -> bool:
 
 def _given_to_others(node: ast.AST) -> list[ast.Name]:
     """Variables that are arguments of a call of anything but a built-in function."""
-    if not isinstance(node, ast.Call) or (isinstance(node.func, ast.Name) and node.func.id in _BUILTINS):
+    if (
+        not isinstance(node, ast.Call)
+        or _checked(node)
+        or (isinstance(node.func, ast.Name) and node.func.id in _BUILTINS)
+    ):
         return []
     arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
     return [one for one in arguments if isinstance(one, ast.Name)]
@@ -314,4 +362,4 @@ def _trusts_the_program(steps: Iterable[ast.stmt], remote: Sequence[str], entry:
         return bool(helpers)
     if len(remote) > 1 and set(remote) <= _BUILTINS:
         return True
-    return any(isinstance(node, ast.Assert) and len(_names_in([node.test]) & helpers) > 1 for node in _walk(steps))
+    return any(len(_names_in(_checked(node)) & helpers) > 1 for node in _walk(steps))

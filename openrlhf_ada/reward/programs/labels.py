@@ -1,25 +1,30 @@
 """Reads the labels of programs: tests in the forms of public data sets.
 
-A label is a dict, a list, or JSON text of one. Keys that hold None are as good as absent. Its forms:
+A label is a dict, a list, text of one in JSON or as Python prints it, or asserts as text. Keys that hold None are as
+good as absent. Its forms:
 
 - `inputs` and `outputs`: stdin and stdout; with `fn_name` arguments and results (APPS, TACO, PRIME)
 - `input_output`, `ground_truth`, `verification_info`: one of these forms, as a dict or JSON text (APPS, verl, open-r1)
-- `tests`, `test_list` or `test_cases`: asserts, text or a list of texts; `test_setup_code` (MBPP, AceCode)
+- `tests`, `test_list`, `test_cases`, `unit_tests`, `assert_case` or `test_code`: asserts, text or a list of texts;
+  `test_setup_code`, `import_prefix` (MBPP, AceCode, SandboxFusion)
 - `test` (or `tests`) and `entry_point`: Python that defines `check(candidate)`; `prompt` (HumanEval, EvalPlus)
-- `tests` or `test_cases`: a list of {`input`, `output`, `type`, `fn_name`} (open-r1, DeepCoder)
+- `tests`, `test_cases` or `examples`: a list of {`input`, `output`, `type`, `fn_name`} (open-r1, DeepCoder)
 - `public_test_cases` and `private_test_cases`, `metadata` with `func_name` (LiveCodeBench)
 - `public_tests`, `private_tests` and `generated_tests`: {`input`: [...], `output`: [...]} (CodeContests)
 """
 
 from __future__ import annotations
 
+import ast
 import base64
+import contextlib
 import io
 import json
 import pickle
+import re
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from openrlhf_ada.reward.grade import UnusableLabelError
@@ -31,7 +36,10 @@ LARGEST_PACKED = 1 << 28
 _WRAPPERS = ("input_output", "ground_truth", "verification_info", "reward_model")
 _OF_CONTESTS = ("public_tests", "private_tests", "generated_tests")
 _OF_LIVECODEBENCH = ("public_test_cases", "private_test_cases")
-_SETUPS = ("test_imports", "test_setup_code")
+_SETUPS = ("test_imports", "test_setup_code", "import_prefix")
+# MBPP+ has many tests in `test`, and MBPP's few in `test_list`.
+_TESTS = ("tests", "test", "test_list", "test_cases", "unit_tests", "assert_case", "test_code")
+_PYTHON_TESTS = re.compile(r"^\s*(?:assert\s|def (?:test|check))", re.MULTILINE)
 _CALL_TYPES = {"functional", "function_call"}
 _EMPTY = "the label has no tests: its lists are empty"
 _STDIN_TYPES = {"stdin", "stdin_stdout", "input_output"}
@@ -60,7 +68,8 @@ Tests = Asserts | list[Dialogue | Call]
 
 def read_label(label: Any, imports: Sequence[str] = ()) -> Tests:
     """The tests of a label. `imports`: modules that programs may import. Raises UnusableLabelError."""
-    fields = _from_json(label, "the label") if isinstance(label, str) else label
+    is_python = isinstance(label, str) and not label.lstrip().startswith(("{", "[")) and _PYTHON_TESTS.search(label)
+    fields = [label] if is_python else _from_json(label, "the label") if isinstance(label, str) else label
     if isinstance(fields, list):
         fields = {"tests": fields}
     if not isinstance(fields, dict):
@@ -81,8 +90,7 @@ def _others(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_form(fields: dict[str, Any], imports: Sequence[str]) -> Tests:
-    # MBPP+ has many tests in `test`, and MBPP's few in `test_list`.
-    for key in ("tests", "test", "test_list", "test_cases"):
+    for key in _TESTS:
         if key in fields:
             if "inputs" in fields or "outputs" in fields:
                 raise UnusableLabelError(f"the label has both {key!r} and 'inputs' or 'outputs', expected one form")
@@ -92,6 +100,8 @@ def _read_form(fields: dict[str, Any], imports: Sequence[str]) -> Tests:
         return _read_cases(cases, fields)
     if any(key in fields for key in _OF_CONTESTS):
         return _read_contests(fields)
+    if "examples" in fields and "inputs" not in fields:
+        return _read_tests("examples", fields, imports)
     for key in ("inputs", "outputs"):
         if not isinstance(fields.get(key), list):
             raise UnusableLabelError(
@@ -102,7 +112,7 @@ def _read_form(fields: dict[str, Any], imports: Sequence[str]) -> Tests:
 
 def _read_tests(key: str, fields: dict[str, Any], imports: Sequence[str]) -> Tests:
     tests = fields[key]
-    if isinstance(tests, str) and tests.lstrip().startswith(("[{", '["')):
+    if isinstance(tests, str) and tests.lstrip().startswith(("[{", '["', "['", "{")):
         tests = _from_json(tests, repr(key))
     if isinstance(tests, dict):
         return _read_form(tests | _others(fields), imports)
@@ -146,7 +156,7 @@ def _read_calls(name: Any, inputs: list[Any], outputs: list[Any]) -> Tests:
         if isinstance(arguments, str):
             arguments, result = _from_json(arguments, f"input {at}"), _from_json(result, f"output {at}")
         tests.append((_arguments(arguments, at), _as_json(result, f"output {at}")))
-    wrapped = all(isinstance(result, list) and len(result) == 1 for _, result in tests)
+    wrapped = all(_is_wrapped(result) for _, result in tests)
     return [Call(name, arguments, [result, *result] if wrapped else [result]) for arguments, result in tests]
 
 
@@ -155,7 +165,16 @@ def _read_cases(cases: list[Any], fields: dict[str, Any]) -> Tests:
     if not cases:
         raise UnusableLabelError(_EMPTY)
     name = fields.get("fn_name") or _metadata_name(fields.get("metadata"))
-    return [_read_case(case, at, name) for at, case in enumerate(cases)]
+    tests = [_read_case(case, at, name) for at, case in enumerate(cases)]
+    calls = [test for test in tests if isinstance(test, Call) and _is_wrapped(test.accepted[0])]
+    if len(calls) < len(tests):
+        return tests
+    return [replace(test, accepted=[*test.accepted, *test.accepted[0]]) for test in calls]
+
+
+def _is_wrapped(result: Any) -> bool:
+    """In a list of its own, as APPS and SYNTHETIC-1 have results."""
+    return isinstance(result, list) and len(result) == 1
 
 
 def _read_case(case: Any, at: int, name: Any) -> Dialogue | Call:
@@ -241,6 +260,9 @@ def _from_json(text: Any, what: str) -> Any:
     try:
         return json.loads(text)
     except (TypeError, ValueError, RecursionError) as error:
+        if isinstance(text, str) and text.lstrip().startswith(("{", "[", "(")):
+            with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+                return ast.literal_eval(text.strip())
         raise UnusableLabelError(f"{what} is not JSON text: {error}") from error
 
 

@@ -19,9 +19,9 @@ import types
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from . import answering, judging
+from . import answering, judging, nodes, pytest_names
 
-TYPING = "from typing import *"
+TYPING = "from typing import *\nfrom inside.nodes import ListNode, TreeNode"
 """Names that are there where tasks come from that call a function."""
 _CODE_OF_FAILED_FLUSH = 120
 _CAUSES = {
@@ -36,6 +36,8 @@ def run(status: int) -> None:
     job = json.loads(_read(int.from_bytes(_read(8), "big")))
     sys.excepthook = _hook(status)
     sys.argv = [""]
+    if job["kind"] in ("judge", "serve", "tests"):
+        sys.modules.setdefault("pytest", pytest_names)
     builtins.__dict__.update(exit=sys.exit, quit=sys.exit)  # `site`, which is not loaded, gives these
     if job["kind"] == "program":
         try:
@@ -121,18 +123,20 @@ def _call(job: dict[str, Any]) -> bytes:
         function = names[job["name"]]
     else:
         return json.dumps({"cause": "no such function"}).encode()
-    result = function(*job["arguments"])
+    result = function(*nodes.arguments_of(function, job["arguments"], names))
+    if result is None and "Node" in str(getattr(function, "__annotations__", {}).get("return")):
+        result = []
     try:
-        return json.dumps({"result": result}, default=_from_numpy).encode()
+        return json.dumps({"result": result}, default=_plain).encode()
     except (TypeError, ValueError):
         return json.dumps({"cause": "result is not JSON"}).encode()
 
 
-def _from_numpy(value: Any) -> Any:
-    """Numbers and lists for those of numpy; TypeError for anything else."""
+def _plain(value: Any) -> Any:
+    """Numbers and lists for those of numpy and for nodes; TypeError for anything else."""
     numpy = sys.modules.get("numpy")
     if numpy is None or not isinstance(value, numpy.generic | numpy.ndarray):
-        raise TypeError
+        return nodes.plain(value)
     return value.tolist()
 
 

@@ -1,0 +1,114 @@
+"""--ada_engine_args: options of vLLM's engine that have no flag. vLLM's own parser says which there are, and what each
+takes; engine_options.yaml which are refused, and why.
+
+Contract: test_engine_options.test_every_option_of_vllms_engine_is_taken_or_refused
+"""
+
+from __future__ import annotations
+
+import json
+from argparse import ArgumentError
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, get_type_hints
+
+from openrlhf_ada.config.flags import ConfigError, actions_of
+from openrlhf_ada.config.nearest import did_you_mean
+from openrlhf_ada.config.yaml_file import read_yaml
+
+FLAG = "--ada_engine_args"
+
+
+@lru_cache
+def reasons(part: str) -> dict[str, str]:
+    """By option, what the file's part says of it."""
+    table = read_yaml(Path(__file__).with_suffix(".yaml"), FLAG, typed=True)[0]
+    return {name: why for why, names in table[part].items() for name in names.split()}
+
+
+def options_of(text: str | None, flag: str = FLAG) -> dict[str, Any]:
+    """By name, of JSON or of a YAML or JSON file. Raises ConfigError for what is never taken."""
+    if not text:
+        return {}
+    try:
+        given = json.loads(text) if text.startswith("{") else read_yaml(Path(text), flag, typed=True)[0]
+    except json.JSONDecodeError as error:
+        raise ConfigError(flag, text, f"it is not valid JSON: {error}", "Mend it, or name a file") from error
+    options = {name.replace("-", "_"): value for name, value in given.items()}
+    drafts = options.get("speculative_config")
+    for name, value in (options | (drafts if isinstance(drafts, dict) else {})).items():
+        why = reasons("denied").get(name) if name in options else None
+        if why := why or reasons("denied_values").get(f"{name}={value}"):
+            raise ConfigError(flag, name, why, "Leave it out")
+    return options
+
+
+def recorded(text: str | None, flag: str = FLAG) -> str | None:
+    """The same as JSON, whatever becomes of a file."""
+    return json.dumps(options, sort_keys=True) if (options := options_of(text, flag)) else None
+
+
+def engine_arguments(text: str | None, flag: str = FLAG) -> dict[str, Any]:
+    """For `AsyncEngineArgs`. Raises ConfigError for a name that it has not, and for a value that it does not take."""
+    found: dict[str, Any] = {}
+    for name, value in options_of(text, flag).items():
+        try:
+            found[name] = _read(name, value)
+        except (ArgumentError, ValueError) as error:
+            rule = f"vLLM does not take it ({' '.join(str(error).split())})"
+            raise ConfigError(flag, f"{name}: {value}", rule, "Mend it, or leave it out") from error
+    return found
+
+
+@lru_cache
+def _parser() -> tuple[Any, dict[str, Any]]:
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    parser = AsyncEngineArgs.add_cli_args(FlexibleArgumentParser(add_help=False, exit_on_error=False))
+    return parser, {action.dest: action for action in actions_of(parser)}
+
+
+def _read(name: str, value: Any) -> Any:
+    from pydantic import TypeAdapter
+    from vllm.config import AttentionConfig, SpeculativeConfig
+    from vllm.config.quantization import ONLINE_QUANT_SHORTHAND_NAMES
+
+    parser, actions = _parser()
+    action = _of(actions, name)
+    if value is None or (action.nargs == 0) != isinstance(value, bool):
+        raise ValueError("it is true or false" if action.nargs == 0 else "it is another kind of value")
+    words = [option for option in action.option_strings if option.startswith("--no-") != value][:1]
+    parts = value if action.nargs and isinstance(value, list) else [value] * (action.nargs != 0)
+    words += [part if isinstance(part, str) else json.dumps(part) for part in parts]
+    parsed = getattr(parser.parse_args(words if action.nargs is not None else ["=".join(words)]), name)
+    # What vLLM's parser leaves to the start of an engine.
+    if name == "attention_backend":
+        AttentionConfig(backend=parsed)
+    if name == "quantization" and parsed not in (taken := ("fp8", *ONLINE_QUANT_SHORTHAND_NAMES)):
+        raise ValueError(f"it must make its weights of each update by itself: {', '.join(taken)}")
+    for inner, of_inner in parsed.items() if name == "speculative_config" else ():
+        TypeAdapter(_of(get_type_hints(SpeculativeConfig), inner)).validate_python(of_inner)
+    return parsed
+
+
+def _of(known: Mapping[str, Any], name: str) -> Any:
+    if name not in known:
+        raise ValueError(f"there is no {name}.{did_you_mean(name, known)}".removesuffix("."))
+    return known[name]
+
+
+def engine_notes(host: SimpleNamespace) -> Iterator[str]:
+    """What a run is told of its engines."""
+    options, weightless = options_of(host.ada.engine_args), ("ngram", "ngram_gpu", "suffix")
+    if changed := ", ".join(name for name in options if name in reasons("changed")):
+        watch = "Watch ada/logprob_gap_mean (--ada_logprob_steps), and add --algo.advantage.is_correction_level token"
+        yield f"{FLAG} {changed}: engines' log-probabilities may be off the policy's. {watch}"
+    method = options.get("spec_method") or options.get("speculative_config", {}).get("method", "draft_model")
+    if options.keys() & {"speculative_config", "spec_method", "spec_model"} and method not in weightless:
+        yield (
+            f"{FLAG} {method}: no update reaches the weights that draft tokens. Answers stay the policy's, but the "
+            f"further it moves, the fewer drafts are accepted. Without weights: {', '.join(weightless)}"
+        )
