@@ -108,7 +108,7 @@ def equal(label: str, answer: FoundAnswer) -> bool:
     chosen = choice_of_label(unfenced(label))
     if chosen is not None:
         return choice_of_answer(unfenced(text), in_prose=answer.in_prose) == chosen
-    dates = date_of(_wording(plain_label)), date_of(_wording(plain_answer))
+    dates = date_of(words(plain_label)), date_of(words(plain_answer))
     if any(dates):
         return dates[0] == dates[1]
     if is_text(plain_label):

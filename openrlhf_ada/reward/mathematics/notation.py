@@ -52,7 +52,7 @@ def simplified(text: str) -> str:
 
 def undressed(text: str) -> str:
     r"""Without colours, fonts, sizes, lines and frames, a sign before it (`=`, `\therefore`) and a tick behind it."""
-    if not _DRESSED.search(text):
+    if text.isalnum() or not _DRESSED.search(text):
         return text.strip()
     for found, instead in _DRESS:
         text = found.sub(instead, text).strip()
