@@ -30,7 +30,7 @@ def pairs(name: str) -> list[dict[str, Any]]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "least"),
-    [("math_pairs", 0.99), *[(f"math_pairs_{name}", 0.98) for name in ("heldout", "hostile", "rules")]],
+    [("math_pairs", 0.99), *[(f"math_pairs_{name}", 0.98) for name in ("heldout", "hostile", "rules", "forms")]],
 )
 def test_agreement_with_labels_by_hand(name: str, least: float) -> None:
     rows = pairs(f"{name}.jsonl")
@@ -110,12 +110,28 @@ def test_letters_and_numbers_in_prose(label: str, response: str, right: bool) ->
 
 
 @pytest.mark.parametrize(
+    "response",
+    [
+        *[
+            r"so \boxed{42}. Rather \boxed{4",
+            r"so \boxed{42}. Then \boxed{\frac{1",
+            r"So $\boxed{42$",
+            r"So \boxed{42",
+        ],
+        *["<think>\nSo \\boxed{42}. Let me check", "<think>a</think><think>\\boxed{42}"],
+    ],
+)
+def test_a_box_or_thought_that_does_not_end_is_no_answer(response: str) -> None:
+    assert find_answers(response) == []
+    assert grade(response, "42").score == 0.0
+
+
+@pytest.mark.parametrize(
     ("response", "answer"),
     [
         (r"First \boxed{1}, no: \boxed{2}.", "2"),
         (r"<think>\boxed{1}</think> So \boxed{2}", "2"),
         (r"\boxed{\frac{1}{\sqrt{2}}}", r"\frac{1}{\sqrt{2}}"),
-        (r"\boxed{1} and cut off: \boxed{\frac{1", "1"),
         ("The answer is 7.", "7"),
         ("Answer: $x = 3$", "x = 3"),
         ("It is 6 * 7.\n#### 42", "42"),

@@ -24,23 +24,26 @@ from openrlhf_ada.reward.grade import (
 )
 from openrlhf_ada.reward.mathematics.choices import choice_of_answer, choice_of_label
 from openrlhf_ada.reward.mathematics.expressions import equal_expressions, forget, is_readable
-from openrlhf_ada.reward.mathematics.notation import simplified, words
+from openrlhf_ada.reward.mathematics.notation import simplified, undressed, words
 from openrlhf_ada.reward.mathematics.numbers import (
     Number,
+    date_of,
     number,
     number_of_words,
     same_time,
     time_of_day,
     with_decimal_point,
 )
-from openrlhf_ada.reward.mathematics.prose import after_announcement
+from openrlhf_ada.reward.mathematics.prose import CHECK, RESTATED, after_announcement
 from openrlhf_ada.reward.mathematics.relations import (
     as_interval,
+    as_tuple,
     has_order,
     in_order,
     is_range,
     is_solved,
     named_values,
+    turned,
     with_constants_of,
     without_name,
     without_qualifier,
@@ -95,29 +98,43 @@ def equal(label: str, answer: FoundAnswer) -> bool:
     """Is the answer, as it is written, the label?"""
     if len(answer.text) > LONGEST:
         return False
-    plain_label, plain_answer = _plain(label), _plain(answer.text)
+    if (restated := RESTATED.search(answer.text)) and restated.start():
+        said = answer.text[: restated.start()], restated[1]
+        return all(equal(label, replace(answer, text=one)) for one in said)
+    text = CHECK.sub("", answer.text)
+    plain_label, plain_answer = _plain(label), _plain(text)
     if plain_label == plain_answer or _wording(plain_label) == _wording(plain_answer) == _NO_SOLUTION:
         return True
     chosen = choice_of_label(unfenced(label))
     if chosen is not None:
-        return choice_of_answer(unfenced(answer.text), in_prose=answer.in_prose) == chosen
+        return choice_of_answer(unfenced(text), in_prose=answer.in_prose) == chosen
+    dates = date_of(words(plain_label)), date_of(words(plain_answer))
+    if any(dates):
+        return dates[0] == dates[1]
     if is_text(plain_label):
         said = _wording(plain_answer)
         if answer.in_prose and (verdict := _VERDICT.match(said)):
             said = verdict[1]
         return said == _wording(plain_label)
-    if _CONGRUENCE.search(plain_label):
-        # math-verify reads these as their left sides.
-        return _without_brackets(plain_label) == _without_brackets(plain_answer)
-    times = time_of_day(words(plain_label)), time_of_day(words(plain_answer))
-    if times[0] is not None and times[1] is not None:
-        return same_time(times[0], times[1])
-    expected, given = amounts(plain_label), amounts(plain_answer)
-    if expected and given and (expected[1] == given[1] or expected[0] + given[0] > 2):
-        return expected[1] == given[1]
+    if (same := _same_amount(plain_label, plain_answer)) is not None:
+        return same
     if with_decimal_point(plain_label) == with_decimal_point(plain_answer):
         return True
     return _equal_formulas(plain_label, plain_answer, in_prose=answer.in_prose)
+
+
+def _same_amount(label: str, answer: str) -> bool | None:
+    """Of times of the day, sums of amounts and congruences; None for what is none of these."""
+    if _CONGRUENCE.search(label):
+        # math-verify reads these as their left sides.
+        return _without_brackets(label) == _without_brackets(answer)
+    times = time_of_day(words(label)), time_of_day(words(answer))
+    if times[0] is not None and times[1] is not None:
+        return same_time(times[0], times[1])
+    expected, given = amounts(label), amounts(answer)
+    if expected and given and (expected[1] == given[1] or expected[0] + given[0] > 2):
+        return expected[1] == given[1]
+    return None
 
 
 def _equal_formulas(label: str, answer: str, *, in_prose: bool) -> bool:
@@ -127,11 +144,10 @@ def _equal_formulas(label: str, answer: str, *, in_prose: bool) -> bool:
         return False
     if _goes_on(label, answer) or _goes_on(answer, label):
         return False
-    label, answer = without_same_name(label, answer)
     pairs = (
         comparable(*pair)
         for given in (answer, *with_constants_of(label, answer))
-        for pair in _named_alike(label, given) or _readings(label, given)
+        for pair in _named_alike(label, given) or _readings(*without_same_name(label, given))
     )
     return any(pair is not None and _equal_measured(*pair) for pair in pairs)
 
@@ -160,7 +176,7 @@ def _named_alike(label: str, answer: str) -> list[tuple[str, str]] | None:
 def _readings(label: str, answer: str) -> Iterator[tuple[str, str]]:
     """Label and answer as they are, and without what only one of them says besides: a name, a range of n."""
     yield label, answer
-    for change in (_without_qualifiers, _without_other_name, _in_radians, _as_intervals):
+    for change in (_without_qualifiers, _without_other_name, _in_radians, _as_intervals, _as_tuples):
         changed = change(label, answer)
         if changed != (label, answer):
             yield changed
@@ -194,6 +210,13 @@ def _as_intervals(label: str, answer: str) -> tuple[str, str]:
     return as_interval(label) or label, as_interval(answer) or answer
 
 
+def _as_tuples(label: str, answer: str) -> tuple[str, str]:
+    if label[:1] + label[-1:] == "()" and (given := as_tuple(answer)):
+        return label, given
+    expected = as_tuple(label) if answer[:1] + answer[-1:] in ("()", "[]") else None
+    return (expected, f"({answer[1:-1]})") if expected else (label, answer)
+
+
 def _wording(text: str) -> str:
     plain = _ARTICLE.sub("", words(text))
     plain = plain[1:-1].strip() if plain.startswith("(") and plain.endswith(")") else plain
@@ -203,7 +226,7 @@ def _wording(text: str) -> str:
 @lru_cache(maxsize=4096)
 def _plain(text: str) -> str:
     """In one notation; a number in words as digits."""
-    plain = simplified(unfenced(text))
+    plain = turned(simplified(unfenced(text)))
     spelt = number_of_words(words(plain))
     return plain if spelt is None else str(spelt)
 
@@ -282,7 +305,7 @@ def readable_labels(label: Any) -> list[str]:
 
 def final_answer(label: str) -> str:
     """The answer of a label that is a whole solution: its box, or what is announced (`#### 42`, `**Answer:** 42`)."""
-    label = label.replace("<answer>", "\n").replace("</answer>", "\n").strip()
+    label = undressed(label.replace("<answer>", "\n").replace("</answer>", "\n"))
     said = clause_of(after_announcement(label) or "")
     return ", ".join(last_boxes(label)) or said or label
 
@@ -290,8 +313,8 @@ def final_answer(label: str) -> str:
 @lru_cache(maxsize=4096)
 def _equals_itself(label: str) -> bool:
     plain = _plain(label)
-    is_a_choice = choice_of_label(unfenced(label)) is not None
-    if is_text(plain) or is_a_choice or time_of_day(words(plain)) or _CONGRUENCE.search(plain):
+    is_a_time = time_of_day(words(plain)) or date_of(words(plain))
+    if is_text(plain) or is_a_time or choice_of_label(unfenced(label)) or _CONGRUENCE.search(plain):
         return True
-    inner = measured(plain).expression
+    inner = measured(without_qualifier(plain)).expression
     return number(_NAMED.sub("", inner)) is not None or is_readable(inner)

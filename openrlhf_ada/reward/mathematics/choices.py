@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import unicodedata
 
+from openrlhf_ada.reward.mathematics.notation import typeset_words
 from openrlhf_ada.reward.mathematics.tables import pattern
 
-_WRAP = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|textsf)\s*\{([^{}]*)\}")
 _ALONE = re.compile(r"[(\[]?\s*([A-J])\s*[)\].:]?|[(\[]?\s*([a-j])\s*[)\]]")
 _WITH_CONTENT = pattern("choices", "with_content")
 _SEVERAL = re.compile(r"[(\[]?[A-J][)\]]?(?:\s*(?:,|and|&)\s*(?:and\s+)?[(\[]?[A-J][)\]]?)+")
@@ -60,8 +60,5 @@ def _last_in_brackets(text: str) -> re.Match[str] | None:
 
 def _plain(text: str) -> str:
     """Without dollars, bold and `\\text`; all other commands stay."""
-    previous = None
-    text = unicodedata.normalize("NFKC", text).replace("\\ ", " ")
-    while previous != text:
-        previous, text = text, _WRAP.sub(r" \1 ", text)
+    text = typeset_words(unicodedata.normalize("NFKC", text).replace("\\ ", " "))
     return re.sub(r"\s+", " ", re.sub(r"[$*~]", " ", text)).strip().rstrip(".").strip()

@@ -34,6 +34,8 @@ NOISE = 1e-20
 
 _BOX = r"\boxed{"
 ANY_NUMBER = 7919
+SIZES = (1 / 64, 1.0, 8.0, 64.0, 1024.0)
+"""Of coordinates: |x - 5| is 5 - x only near 0."""
 _COSTLY = re.compile(r"[\^!]|\\(?:sum|prod|int|lim|Gamma|binom)(?![a-z])")
 _AND = re.compile(r"\$?(?:,\s*|\s+|\}\s*|;\s*)\\?(?:text\s*\{\s*)?(?:and|or)\s*\}?\s*\$?(?![A-Za-z]{2})|;")
 
@@ -133,17 +135,35 @@ def _near(gold: Sequence[Any], parsed: Sequence[Any]) -> bool:
 
 
 def _same_value(gold: Sequence[Any], parsed: Sequence[Any]) -> bool:
-    """To 20 digits, at one point that is nothing special: math-verify misses that e^{i pi/3} is (1 + i sqrt 3)/2."""
+    """To 20 digits: math-verify misses that e^{i pi/3} is (1 + i sqrt 3)/2, and that sqrt(1/n) is 1/sqrt(n)."""
     from sympy import Expr, I
 
     pairs = [
         (a, b) for a in _expressions(gold) for b in _expressions(parsed) if isinstance(a, Expr) and isinstance(b, Expr)
     ]
-    return any(
-        ((has_no_branches(a) and has_no_branches(b)) or (a.is_number and b.is_number and (a.has(I) or b.has(I))))
-        and abs(at_a_point(a - b)) <= 1e-20 * abs(at_a_point(a))
-        for a, b in pairs
+    return any(_agree(a, b) for a, b in pairs if not a.is_number or not b.is_number or a.has(I) or b.has(I))
+
+
+def _agree(a: Any, b: Any) -> bool:
+    """Have they one value at a point, and where they have branches the same real values at others, or both none?"""
+    no_branches = (has_no_branches(a) and has_no_branches(b)) or (a.is_number and b.is_number)
+    if not no_branches and not (_is_elementary(a) and _is_elementary(b)):
+        return False
+    far = at_a_point(a) - at_a_point(b)
+    if not far.is_finite or abs(far) > 1e-20 * abs(at_a_point(a)):
+        return False
+    names = sorted(one.name for one in a.free_symbols | b.free_symbols)
+    signs = [(), *((name,) for name in names), tuple(names)]
+    return no_branches or all(
+        _same_real(at_a_point(a, size, negative), at_a_point(b, size, negative))
+        for size in SIZES
+        for negative in signs
     )
+
+
+def _same_real(one: Any, other: Any) -> bool:
+    are_real = [value.is_finite and abs(value.as_real_imag()[1]) <= NOISE * abs(value) for value in (one, other)]
+    return are_real[0] == are_real[1] and (not are_real[0] or abs(one - other) <= 1e-20 * abs(one))
 
 
 def _expressions(readings: Sequence[Any]) -> list[Any]:
@@ -204,11 +224,14 @@ def has_no_branches(node: Any) -> bool:
     )
 
 
-def at_a_point(node: Any) -> Any:
-    """The value to 30 digits, at coordinates between 0.4 and 1.6, where roots and logarithms are real."""
+@lru_cache(maxsize=4096)
+def at_a_point(node: Any, size: float = 1.0, negative: tuple[str, ...] = ()) -> Any:
+    """The value to 30 digits, at coordinates between 0.4 and 1.6 times the size, where roots and logarithms are real,
+    but for the `negative` ones."""
     from sympy import Float
 
-    point = {one: Float(0.4 + 1.2 * crc32(one.name.encode()) / 0xFFFFFFFF, DIGITS + 10) for one in node.free_symbols}
+    places = {one: size * (0.4 + 1.2 * crc32(one.name.encode()) / 0xFFFFFFFF) for one in node.free_symbols}
+    point = {one: Float(-at if one.name in negative else at, DIGITS + 10) for one, at in places.items()}
     return node.subs(point).evalf(DIGITS)
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 import sys
 import unicodedata
+from functools import lru_cache
 
 from openrlhf_ada.reward.mathematics.tables import pattern, table
 
 _SIGNS = str.maketrans(table("notation", "signs"))
 _SCRIPTS = ((re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺ⁿ]+"), "^"), (re.compile("[₀₁₂₃₄₅₆₇₈₉₊₋ₙ]+"), "_"))
 _ROOT = re.compile(r"√\s*(?:\(([^()]*)\)|\{([^{}]*)\}|([0-9]+|[a-z]))")
+_DRESS = [(re.compile(found), instead) for found, instead in table("notation", "dress")]
+_DRESSED = re.compile("|".join(found.pattern for found, _ in _DRESS))
 _SIMPLER = [(re.compile(found), instead) for found, instead in table("notation", "simpler")]
 _OPEN = re.compile(r"([\[\]])([^\[\],;\s][^\[\]]*[,;][^\[\]]+)([\[\]])")
 _UNIT_VECTOR = pattern("notation", "unit_vector")
@@ -45,6 +48,17 @@ def simplified(text: str) -> str:
     text = _MIXED.sub(_improper, text)
     text = _LARGE.sub(lambda m: rf"{m[1]} \cdot 10^{{{_ZEROS[m[2]]}}}", text)
     return text.strip()
+
+
+def undressed(text: str) -> str:
+    r"""Without colours, fonts, sizes, lines and frames, a sign before it (`=`, `\therefore`) and a tick behind it."""
+    if text.isalnum() or not _DRESSED.search(text):
+        return text.strip()
+    for found, instead in _DRESS:
+        text = found.sub(instead, text).strip()
+    while text.startswith("{") and closing(text, 1) == len(text) - 1 and "," not in text:
+        text = text[1:-1].strip()
+    return text
 
 
 def _as_tuple(text: str) -> str:
@@ -169,6 +183,7 @@ def typeset_words(text: str) -> str:
     return re.sub(r"\s+", " ", text).strip()
 
 
+@lru_cache(maxsize=4096)
 def words(text: str) -> str:
     """What is left when all that is typography is taken away: lower case, single spaces, no brackets around it."""
     text = _ORDINAL.sub("", re.sub(r"[$*_`{}\\]", " ", typeset_words(text)))

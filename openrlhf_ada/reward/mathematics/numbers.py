@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-from openrlhf_ada.reward.mathematics.tables import table
+from openrlhf_ada.reward.mathematics.tables import pattern, table
 
 RELATIVE = 1e-5
 """How far, in shares of its size, a decimal may be from a number that is no decimal."""
@@ -19,7 +19,7 @@ _POWER = re.compile(
 _INTEGER = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,400})"
 _SLASH = re.compile(rf"([+-]?{_INTEGER})\s*/\s*({_INTEGER})")
 _FRACTION = re.compile(rf"([+-]?)\s*\\frac\s*\{{\s*(-?{_INTEGER})\s*\}}\s*\{{\s*({_INTEGER})\s*\}}")
-_HEXADECIMAL = re.compile(r"0[xX][0-9A-Fa-f]{1,100}")
+_OF_PROGRAMS = re.compile(r"0(?:[xX][0-9A-Fa-f]{1,100}|[bB][01]{1,400}|[oO][0-7]{1,100})")
 _COMMA_FOR_POINT = re.compile(r"([+-]?)(0,[0-9]+|[0-9]+,(?:[0-9]{2}|[0-9]{4,}))")
 
 
@@ -55,8 +55,8 @@ class Number:
 def number(text: str) -> Number | None:
     """The value of what is only a number: digits, a decimal, a fraction of integers, or a power of ten."""
     text = text.strip()
-    if _HEXADECIMAL.fullmatch(text):
-        return Number(Fraction(int(text, 16)))
+    if _OF_PROGRAMS.fullmatch(text):
+        return Number(Fraction(int(text, 0)))
     match = _PLAIN.fullmatch(text)
     if match:
         return _plain(text)
@@ -140,6 +140,27 @@ def time_of_day(text: str) -> tuple[int, int, str] | None:
     if match is None or int(match[1]) > 24 or int(match[2] or 0) > 59:
         return None
     return int(match[1]), int(match[2] or 0), (match[3] or "").lower()
+
+
+_YEAR_FIRST = re.compile(r"([0-9]{4})[-/年]([0-9]{1,2})[-/月]([0-9]{1,2})日?")
+_YEAR_LAST = re.compile(r"([0-9]{1,2})/([0-9]{1,2})/([0-9]{4})")
+_MONTHS = "janfebmaraprmayjunjulaugsepoctnovdec"
+_MONTH = pattern("numbers", "month")
+
+
+def date_of(text: str) -> tuple[str, int, str] | None:
+    """Year, month and day; what is not said is empty. 3/4/2024 is in March."""
+    if len(text) < len("may 1"):
+        return None
+    if match := _YEAR_FIRST.fullmatch(text):
+        return match[1], int(match[2]), match[3].lstrip("0")
+    if match := _YEAR_LAST.fullmatch(text):
+        month, day = match.group(2, 1) if int(match[1]) > 12 else match.group(1, 2)
+        return match[3], int(month), day.lstrip("0")
+    if match := _MONTH.fullmatch(text):
+        day, year = match[1] or match[3] or "", match[4] or ""
+        return (year, _MONTHS.index(match[2][:3]) // 3 + 1, day.lstrip("0")) if day or year else None
+    return None
 
 
 def same_time(one: tuple[int, int, str], other: tuple[int, int, str]) -> bool:

@@ -9,24 +9,27 @@ import re
 from collections.abc import Iterator
 
 from openrlhf_ada.reward.mathematics.numbers import NUMBER_WORDS, number_of_words
-from openrlhf_ada.reward.mathematics.tables import pattern
+from openrlhf_ada.reward.mathematics.tables import pattern, table
 
 _ANNOUNCED = pattern("prose", "announced")
-_ANNOUNCES = re.compile(r"an(?:s|swer)|option|choice|####|答案", re.IGNORECASE)
-"""What every announcement holds."""
+_ANNOUNCES = table("prose", "announces")
 _FILLER = pattern("prose", "filler")
 _EXPLAINED = pattern("prose", "explained")
 _REASONED = re.compile(r"\S,?\s(?:which|as|since|because|so|where|when|by|given|with|for|if|but)\s[^.]*=")
 """An equation that explains what stands before it."""
 _TELLING = re.compile(r"[0-9$*]")
 _WHY = re.compile(r",?\s(?:because|since|as)\s")
-_CHECK = re.compile(r"\s\([^()A-Za-z]*=[^()]*\)$")
+CHECK = re.compile(r"\s\([^()A-Za-z]*[^()A-Za-z\s][^()A-Za-z]*=[^()]*\)[\s.]*$")
+"""An equation in brackets behind an answer: 42 (6*7=42)."""
+RESTATED = pattern("prose", "restated")
+"""The same once more: 42 (i.e. 42.0), 42 (= 6*7), 1/2 (or 0.5)."""
+POWER_SIGN = pattern("prose", "power_sign")
 _DENIED = pattern("prose", "denied")
 _LEFT_OPEN = pattern("prose", "left_open")
-_DENIES = pattern("prose", "denies")
+_DENIES = table("prose", "denies")
 _REASON = re.compile(r"\b(?:because|since)\b")
 _NOT_BUT = re.compile(r"\W*not\b[^.]*?\bbut\s+(?:rather\s+)?", re.IGNORECASE)
-_CLAUSE = re.compile(r"(?:[.;,!?](?=\s|$)|\n)+")
+_CLAUSE = re.compile(r"(?:[.;,!?](?=\s|$)|[\n\u3002\uff0c\uff1b\uff01\uff1f])+")
 _FORMULA = re.compile(
     r"\$\$([^$]+)\$\$|\$((?:\\\$|[^$])+)\$|\\\(((?:(?!\\\)).)+)\\\)|\\\[((?:(?!\\\]).)+)\\\]", re.DOTALL
 )
@@ -35,7 +38,7 @@ _QUANTITY = re.compile(
     r"([+-]?\s?(?:\\?\$|[€£₹¥])?\s?[+-]?(?:(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)(?:\s*/\s*[0-9]+|\s[0-9]+/[0-9]+)?"
     r"(?::[0-9]+)*(?:\s?\\?%|\s?[€£₹¥])?)(?![0-9A-Za-z^_\\({]|\.[0-9])"
 )
-_WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
+_WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}|[\u0400-\u097f\u3040-\u9fff\uac00-\ud7af]{2}")
 _NUMBER = re.compile(rf"(?<![A-Za-z0-9_.^\\{{])(?<![0-9]:){_QUANTITY.pattern}")
 _PREDICATE = pattern("prose", "predicate")
 _UNSURE = pattern("prose", "unsure")
@@ -52,13 +55,15 @@ _OTHERS = pattern("prose", "others")
 
 def after_announcement(text: str) -> str | None:
     """What follows the last "answer is", "answer:" or "####"; None where nothing is announced."""
-    found = list(_ANNOUNCED.finditer(text)) if _ANNOUNCES.search(text) else []
+    lowered = text.lower()
+    found = list(_ANNOUNCED.finditer(text)) if any(mark in lowered for mark in _ANNOUNCES) else []
     return text[found[-1].end() :].strip() if found else None
 
 
 def without_denied(text: str) -> str:
     """Without clauses that say what the answer is not, or might be: "**42** is wrong", "Not 42.", "Is it 42?"."""
-    if not _DENIES.search(text.lower()):
+    lowered = text.lower()
+    if not any(mark in lowered for mark in _DENIES):
         return text
     kept, start = "", 0
     for end in [*(match.end() for match in _CLAUSE.finditer(text)), len(text)]:
@@ -101,7 +106,7 @@ def without_reason(sentence: str) -> str:
 def possible_answers(clause: str) -> Iterator[str]:
     """What a clause may say, the likeliest first: all of it, unless an equation explains it; what begins it, up to its
     explanation; and the quantity there."""
-    clause = _CHECK.sub("", clause)
+    clause = CHECK.sub("", clause)
     if not _REASONED.search(clause):
         yield clause
     if clause.endswith("!"):

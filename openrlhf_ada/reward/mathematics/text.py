@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from openrlhf_ada.reward.mathematics import prose as math_prose
-from openrlhf_ada.reward.mathematics.notation import closing
+from openrlhf_ada.reward.mathematics.notation import closing, undressed
 from openrlhf_ada.reward.mathematics.numbers import CHINESE
 from openrlhf_ada.reward.mathematics.tables import pattern
 
@@ -21,14 +21,14 @@ SHORT = 200
 
 MOST_BOXES = 64
 
-_BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?:\s*\{|\s*(?=-?[0-9]))")
+_BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?:\s*\[[^\]\n]{1,9}\])*(?:\s*\{|\s*(?=-?[0-9]))")
 _UNBRACED = re.compile(r"-?[0-9][0-9.,]*[0-9]|-?[0-9]")
 _PERCENT = re.compile(r"[\s$]*(?:\\?%|\b(?:percent|pct)\b)")
 _NOISE = pattern("text", "noise")
 _ITEM = pattern("text", "item")
 _NO_ITEM = re.compile(r"\b(?:is|are|was|not|so|then|thus|we|get|if|when|but|hence|no)\b")
 TAGGED = re.compile(r"<answer>((?:(?!<answer>|</answer>).)*)</answer>", re.DOTALL)
-_FENCES = (("$$", "$$"), ("$", "$"), (r"\[", r"\]"), (r"\(", r"\)"))
+_FENCES = (("$$", "$$"), ("$", "$"), (r"\[", r"\]"), (r"\(", r"\)"), ("`", "`"))
 _OPENINGS = tuple(opening for opening, _ in _FENCES)
 _DISPLAY = re.compile(r"\$\$([^$]+)\$\$|\\\[((?:(?!\\[\[\]]).)+)\\\]", re.DOTALL)
 _END_MARK = re.compile(
@@ -54,23 +54,44 @@ class FoundAnswer:
 def find_answers(response: str) -> list[FoundAnswer]:
     """Readings of the response's answer, the likeliest first: the last boxes; without a box what stands between
     `<answer>` tags or is announced; else the last formula or bold text of the last line, or the end of the text.
-    Empty where there is nothing but white space, or what is said not to be the answer."""
-    text = final_part(response)
+    Empty where there is nothing but white space, what is said not to be the answer, or a box that does not end."""
+    return [FoundAnswer(undressed(one.text), one.in_prose) for one in _readings(final_part(response))]
+
+
+def _readings(text: str) -> list[FoundAnswer]:
     tagged = [part for part in TAGGED.findall(text[-2 * TAIL :]) if part.strip()]
     text = tagged[-1] if tagged else text
     found = last_boxes(text)
     if found and (said := _said_after_boxes(text)) is not None:
         return _readings_of(clause_of(said))
+    if _ends_in_a_box(text):
+        return []
+    if len(found) == 1 and (said := math_prose.after_announcement(plain := undressed(found[0]))):
+        return [] if math_prose.is_denied(plain) else [FoundAnswer(clause_of(said))]
     if found:
         are_equations = len(found) > 1 and any("=" in box for box in found)
         return [FoundAnswer(", ".join(found)), *([FoundAnswer(found[-1])] if are_equations else [])]
-    tail = math_prose.without_denied(text[-TAIL:].strip()).strip()
+    tail = math_prose.without_denied(_plain_type(text[-TAIL:].strip())).strip()
     said = math_prose.after_announcement(tail)
     if said is None and tagged and "\n" not in tail and len(tail) < SHORT:
         said = tail
     if said:
         return _readings_of(clause_of(said))
     return _unannounced(tail)
+
+
+def _ends_in_a_box(text: str) -> bool:
+    """Does the text end within its last box?"""
+    _, found, rest = text.rpartition(r"\boxed")
+    is_open = bool(found) and rest.lstrip().startswith("{") and rest.count("{") > rest.count("}")
+    return is_open and closing(rest, rest.index("{") + 1, end=2 * LONGEST) is None
+
+
+def _plain_type(text: str) -> str:
+    """Without what only dresses it, and with `^` for powers: `**` is for bold text."""
+    if "**" in text:
+        text = math_prose.POWER_SIGN.sub(lambda m: m[1] or (f"^{{{m[2]}}}" if m[2] else "^"), text)
+    return undressed(text) if "\\" in text else text
 
 
 def _unannounced(tail: str) -> list[FoundAnswer]:
@@ -80,7 +101,7 @@ def _unannounced(tail: str) -> list[FoundAnswer]:
         return _readings_of(displayed[-1][0])
     sentences = [part for part in _SENTENCE.split(tail) if part.strip()]
     telling = [part for part in sentences if _TELLING.search(part)]
-    sentence = math_prose.without_reason((telling or sentences)[-1]) if sentences else ""
+    sentence = math_prose.CHECK.sub("", math_prose.without_reason((telling or sentences)[-1])) if sentences else ""
     formula = _last_formula(sentence)
     if formula is not None:
         return _readings_of(formula)
@@ -158,6 +179,7 @@ def clause_of(said: str) -> str:
     if display is not None:
         return display[0]
     clause = said.split("\n")[0]
+    clause = re.sub(r"^((?:(?!\\[\[(]).)*)\\[\])]$", r"\1", clause)
     # A full stop ends it; one within a number or a word (p.m.) does not.
     clause = re.split(r"\.(?=\s+[A-Z]|\s*$)", clause, maxsplit=1)[0] if not clause.endswith(".m.") else clause
     return _END_MARK.sub("", re.sub(r"^[-\u2022]\s+", "", clause)).strip(" *_`\t")
@@ -165,6 +187,9 @@ def clause_of(said: str) -> str:
 
 def _readings_of(clause: str) -> list[FoundAnswer]:
     """The clause as a formula, the formulas in it, and what it says as prose."""
+    restated = math_prose.RESTATED.search(clause)
+    if restated and restated.start():
+        return [replace(one, text=one.text + restated[0]) for one in _readings_of(clause[: restated.start()])]
     inner = unfenced(clause)
     if inner != clause:
         return [FoundAnswer(inner)] if inner else []

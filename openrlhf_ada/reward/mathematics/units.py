@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from math import prod
 from string import ascii_lowercase
 
 from openrlhf_ada.reward.mathematics.notation import typeset_words
@@ -65,6 +66,16 @@ class Unit:
         mine, theirs = (set(" ".join(unit.names).split()) for unit in (self, other))
         return self.power == other.power and not (mine | theirs) & set(_SAME) and bool(mine & theirs)
 
+    def in_units_of(self, other: Unit) -> Fraction | None:
+        """How many of the other one it is; None where it is of another kind."""
+        if self.power != other.power or (self.power != 1 and len(self.names) > 1):
+            return None
+        mine, theirs = ([_IN_SMALLEST.get(name, (name, 1)) for name in unit.names] for unit in (self, other))
+        if [name for name, _ in mine] != [name for name, _ in theirs]:
+            return None
+        first, *others = (Fraction(size, of) for (_, size), (_, of) in zip(mine, theirs, strict=True))
+        return first**self.power / prod(others)
+
 
 @dataclass(frozen=True, slots=True)
 class Measured:
@@ -83,7 +94,12 @@ def comparable(label: str, answer: str) -> tuple[Measured, Measured] | None:
     """Label and answer apart from their units; None where these differ."""
     expected, given = measured(label), measured(answer)
     if expected.unit and given.unit and not expected.unit.agrees(given.unit):
-        return None
+        factor = given.unit.in_units_of(expected.unit)
+        if factor is None:
+            return None
+        value = number(given.expression)
+        scaled = str(value.value * factor) if value else rf"({factor}) \cdot ({given.expression})"
+        given = replace(given, expression=scaled, unit=expected.unit)
     if expected.base and given.base and expected.base != given.base:
         return None
     if _is_variable(expected, given) or _is_variable(given, expected):
