@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -51,8 +52,9 @@ def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Engine]]:
+def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Engine]]:
     ipc_stand_in.install(monkeypatch.setattr)
+    monkeypatch.setattr(ipc_stand_in, "FOLDER", tmp_path)
     engines: list[Engine] = []
     yield engines
     for engine in engines:

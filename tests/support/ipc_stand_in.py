@@ -30,6 +30,10 @@ Set = Callable[[Any, str, Any], None]
 """`setattr`, or pytest's `monkeypatch.setattr`."""
 
 
+FOLDER = Path("/dev/shm")
+"""Of the files. Processes that are killed leave theirs."""
+
+
 class Here(threading.local):
     gpu = "GPU-0"
 
@@ -52,7 +56,7 @@ class Torch:
     @staticmethod
     def empty(size: int, *, dtype: torch.dtype, device: Any) -> torch.Tensor:
         assert device == "cuda" and dtype == torch.uint8
-        with tempfile.NamedTemporaryFile(dir="/dev/shm", prefix="ada-ipc-", delete=False) as file:
+        with tempfile.NamedTemporaryFile(dir=FOLDER, prefix="ada-ipc-", delete=False) as file:
             file.truncate(size)
         SHARED.append(Path(file.name))
         return torch.from_file(file.name, shared=True, size=size, dtype=dtype)
