@@ -211,10 +211,10 @@ def _moments(name: str, manifest: Manifest) -> Iterator[str]:
 
 
 def nodes() -> tuple[list[str], Rows]:
-    models = {"Qwen2.5-7B": 1, "Qwen3-30B-A3B (experts)": 2, "Llama-3.1-70B": 8}
+    models = {"7B": ("Qwen2.5-7B", 1), "30B": ("Qwen3-30B-A3B (experts)", 2), "70B": ("Llama-3.1-70B", 8)}
     return ["Model, nodes", *WAYS], (
-        [f"{name}, {text}", *(f"{max(_over_nodes(name, way, n, t) for n in counts):.2g}" for way in WAYS)]
-        for name, t in models.items()
+        [f"{size}, {text}", *(f"{max(_over_nodes(name, way, n, t) for n in counts):.2g}" for way in WAYS)]
+        for size, (name, t) in models.items()
         for text, counts in {"1": [1], "2 or 4": [2, 4]}.items()
     )
 

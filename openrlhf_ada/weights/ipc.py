@@ -53,7 +53,7 @@ class IpcGroup(Group):
         if not self._rank:
             self._check_pairs(workers)
         if self._gpu in workers:
-            self._send_here(sizes, buckets)
+            self._send_to(workers[self._gpu], sizes, buckets)
         else:
             # Another engine's turn; the others need this process's shards.
             for _ in buckets:
@@ -66,12 +66,12 @@ class IpcGroup(Group):
             # This end can tell all others that an update is given up as long as it takes part itself.
             self._take("sent", rank)
 
-    def _send_here(self, sizes: Sequence[int], buckets: Iterator[torch.Tensor]) -> None:
+    def _send_to(self, worker: int, sizes: Sequence[int], buckets: Iterator[torch.Tensor]) -> None:
         named = (("", bucket) for bucket in buckets)
         for chunk in packed_tensor.packed_ipc_producer(named, self._gpu, itemgetter(1), max(sizes)):
             handle = _as_plain(chunk.ipc_handle[self._gpu])
-            self._mail.set(f"full/{self._gpu}", repr((chunk.tensor_sizes, handle)))
-            self._take("free", self._gpu)
+            self._mail.set(f"full/{worker}", repr((chunk.tensor_sizes, handle)))
+            self._take("free", worker)
         # The worker has let go of the buffer.
         torch.cuda.ipc_collect()
 
@@ -79,12 +79,12 @@ class IpcGroup(Group):
         importer = packed_tensor.PackedBufferImporter()
         left = len(sizes)
         while left:
-            lengths, handle = literal_eval(self._take("full", self._gpu).decode())
+            lengths, handle = literal_eval(self._take("full", self._rank).decode())
             left -= len(lengths)
             arrived = self._copied(lengths, handle, importer)
             if not left:
                 importer.close()
-            self._mail.set(f"free/{self._gpu}", "")
+            self._mail.set(f"free/{self._rank}", "")
             while arrived:
                 take(arrived.pop(0))
         self._note_end()
@@ -120,7 +120,7 @@ class IpcGroup(Group):
         """Of a member; waits until it has joined."""
         return self._mail.get(f"gpu/{rank}").decode()
 
-    def _take(self, what: str, whose: object) -> bytes:
+    def _take(self, what: str, whose: int) -> bytes:
         """A message, when it is there; raises TransportError when `_stop` ends the wait."""
         self._awaited = f"{what}/{whose}"
         message = b"" if self._stopped.is_set() else self._mail.get(self._awaited)
