@@ -74,7 +74,7 @@ def started(rate: float = 1e-3) -> Learner:
 def test_other_methods_are_as_they_were() -> None:
     """Folders hold all fields of the methods that their trials were made with."""
     names = {"name", "summary", "n", "ada", "estimator", "refill", "epochs", "updates", "weight_of"}
-    assert {f.name for f in fields(Method)} == names | {"least_noise", "wrong_epochs", "by_outcome"}
+    assert {f.name for f in fields(Method)} == names | {"least_noise", "wrong_epochs", "by_outcome", "clip"}
     assert {name.split("/")[0] for name, method in METHODS.items() if type(method) is not Method} == {
         name for name, *_ in PEERS
     }

@@ -112,6 +112,7 @@ def test_the_start_shows_the_warning(monkeypatch: pytest.MonkeyPatch, caplog: py
     monkeypatch.setattr(train_ppo_ray, "loss_warnings", lambda settings, args: ["second"])
     monkeypatch.setattr(train_ppo_ray, "objective_notes", lambda settings: ["third"])
     monkeypatch.setattr(train_ppo_ray, "threshold_notes", lambda args: [])
+    monkeypatch.setattr(train_ppo_ray, "engine_notes", lambda args: [])
     monkeypatch.setattr(train_ppo_ray, "check_this_machine", lambda args: None)
     monkeypatch.setattr(train_ppo_ray, "check_hub_models", lambda args: None)
     monkeypatch.setattr(train_ppo_ray, "prepare", lambda args, resume: iter(["fourth"]))

@@ -64,8 +64,7 @@ _SAME_WORDING = {"dne": "does not exist"} | dict.fromkeys(
     ("no solutions", "no real solution", "no real solutions", "emptyset", "empty set", "varnothing"), _NO_SOLUTION
 )
 _ARTICLE = re.compile(r"^(?:an?|the) ")
-# 17 \bmod 5 = 2
-_MODULO = re.compile(r"^[0-9\s]+\\bmod\s*[0-9]+\s*=")
+_VALUED = pattern("answers", "valued")
 _HUGE = pattern("answers", "huge")
 
 
@@ -235,7 +234,7 @@ def _equal_measured(label: Measured, answer: Measured) -> bool:
     names = _name(label.expression), _name(answer.expression)
     if None not in names and names[0] != names[1]:
         return False
-    if _MODULO.search(answer.expression):
+    if _VALUED.search(answer.expression):
         answer = replace(answer, expression=answer.expression.rpartition("=")[2])
     expected, given = (number(_NAMED.sub("", part.expression)) for part in (label, answer))
     hundredth = label.is_percentage != answer.is_percentage

@@ -150,8 +150,6 @@ _MONTH = pattern("numbers", "month")
 
 def date_of(text: str) -> tuple[str, int, str] | None:
     """Year, month and day; what is not said is empty. 3/4/2024 is in March."""
-    if len(text) < len("may 1"):
-        return None
     if match := _YEAR_FIRST.fullmatch(text):
         return match[1], int(match[2]), match[3].lstrip("0")
     if match := _YEAR_LAST.fullmatch(text):
