@@ -82,9 +82,10 @@ async def update(engine, path, version, **how):
     # As with partial rollouts, with weights from disk in place of the policy's.
     await engine.llm.pause_generation(mode="keep", **how)
     at = sampled(engine)
-    await engine._close_gate()
+    engine._admitted.clear()
     await engine.llm.collective_rpc("reload_weights", kwargs={"weights_path": path})
-    await engine.admit_shared(version)
+    await engine._empty_cache()
+    engine._admit(version)
     await engine.resume_generation()
     return at
 
