@@ -166,7 +166,7 @@ def summary(trials: grid.Trials) -> str:
     body = [
         [f"`{ours}` - `{theirs}`", *(_gap([one], ours, theirs) for one in found), _gap(found, ours, theirs)]
         for ours, theirs in PAIRS
-        if all({ours, theirs} <= {*one.methods} for one in found)
+        if any({ours, theirs} <= {*one.methods} for one in found)
     ]
     pairs = markdown(["difference", *(f"`{one.task}`" for one in found), "all"], body)
     return (
@@ -175,9 +175,9 @@ def summary(trials: grid.Trials) -> str:
 
 
 def _gap(found: Sequence[Compared], ours: str, theirs: str) -> str:
-    """In points, of right and of pass@8, paired by world."""
-    texts: list[str] = []
-    for of in ("right", "pass8"):
+    """In points, of right and of pass@8, paired by world; on the tasks where both were run."""
+    found, texts = [one for one in found if {ours, theirs} <= {*one.methods}], list[str]()
+    for of in ("right", "pass8") if found else ():
         gaps = np.concatenate([one.measure(ours, of) - one.measure(theirs, of) for one in found])
         interval = mean_interval((100 * gaps).tolist())
         sure = interval.low is not None and interval.high is not None and interval.low * interval.high > 0
