@@ -20,6 +20,8 @@ from openrlhf_ada.config.yaml_file import read_yaml
 
 FLAG = "--ada_engine_args"
 
+DRAFTS = {"speculative_config", "spec_method", "spec_model"}
+
 
 @lru_cache
 def reasons(part: str) -> dict[str, str]:
@@ -43,6 +45,14 @@ def options_of(text: str | None, flag: str = FLAG) -> dict[str, Any]:
         if why := why or reasons("denied_values").get(f"{name}={value}"):
             raise ConfigError(flag, name, why, "Leave it out")
     return options
+
+
+def check_stops(options: Mapping[str, Any], stops: Any) -> None:
+    """Raises ConfigError for drafts with stop texts: vLLM looks for them after a whole step, and what it had drafted
+    behind one would be trained."""
+    if stops and (drafts := options.keys() & DRAFTS):
+        rule = "answers may go on behind a stop text, by the rest of a draft"
+        raise ConfigError(FLAG, min(drafts), rule, "Leave it out, or stop at tokens (stop_token_ids)")
 
 
 def recorded(text: str | None, flag: str = FLAG) -> str | None:
@@ -107,7 +117,7 @@ def engine_notes(host: SimpleNamespace) -> Iterator[str]:
         watch = "Watch ada/logprob_gap_mean (--ada_logprob_steps), and add --algo.advantage.is_correction_level token"
         yield f"{FLAG} {changed}: engines' log-probabilities may be off the policy's. {watch}"
     method = options.get("spec_method") or options.get("speculative_config", {}).get("method", "draft_model")
-    if options.keys() & {"speculative_config", "spec_method", "spec_model"} and method not in weightless:
+    if options.keys() & DRAFTS and method not in weightless:
         yield (
             f"{FLAG} {method}: no update reaches the weights that draft tokens. Answers stay the policy's, but the "
             f"further it moves, the fewer drafts are accepted. Without weights: {', '.join(weightless)}"

@@ -14,11 +14,12 @@ from openrlhf_ada.config.choosing import check_candidates
 from openrlhf_ada.config.flags import ConfigError, Problem, raise_first
 from openrlhf_ada.config.host_rules import check_against_host
 from openrlhf_ada.config.host_values import batch_plan
+from openrlhf_ada.config.passed_on import arguments_of
 from openrlhf_ada.config.settings import Settings, make_policy
 from openrlhf_ada.data.files import check_names
 from openrlhf_ada.data.prepared import check_counts
 from openrlhf_ada.eval.held_out import best_metric_names
-from openrlhf_ada.host.engine_options import engine_arguments
+from openrlhf_ada.host.engine_options import check_stops, engine_arguments
 from openrlhf_ada.host.model_code import check_model_code, has_experts, read_config
 from openrlhf_ada.reporting.run_log import METRICS_FILE
 from openrlhf_ada.reporting.wandb_run import check_key
@@ -42,7 +43,7 @@ def check_without_files(args: SimpleNamespace) -> None:
     """What can be said of the flags where the files that they name may be on another machine; raises ConfigError."""
     check_against_host(args.ada, args)
     raise_first(chain(_required(args), _rewards(args), _others(args)))
-    engine_arguments(args.ada.engine_args)
+    check_stops(engine_arguments(args.ada.engine_args), arguments_of(args.ada.sampling_args).get("stop"))
 
 
 def _required(args: SimpleNamespace) -> Iterator[Problem]:

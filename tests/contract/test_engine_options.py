@@ -17,7 +17,7 @@ from vllm.platforms import current_platform
 
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.host import engine_options
-from openrlhf_ada.host.engine_options import engine_arguments, engine_notes, options_of, reasons, recorded
+from openrlhf_ada.host.engine_options import check_stops, engine_arguments, engine_notes, options_of, reasons, recorded
 
 pytestmark = pytest.mark.rehearsal
 
@@ -119,6 +119,13 @@ def test_what_changes_log_probabilities_names_its_guard() -> None:
     assert "kv_cache_dtype, quantization" in note and "max_num_seqs" not in note
     assert "ada/logprob_gap_mean" in note and "--ada_logprob_steps" in note
     assert [*engine_notes(host({"max_num_seqs": 8}))] == []
+
+
+def test_no_draft_goes_on_behind_a_stop_text() -> None:
+    check_stops({"speculative_config": NGRAM}, None)
+    check_stops({"max_num_seqs": 8}, ["</answer>"])
+    with pytest.raises(ConfigError, match="stop_token_ids"):
+        check_stops({"spec_method": "ngram"}, ["</answer>"])
 
 
 def test_a_drafting_model_grows_stale_and_is_told_of() -> None:
