@@ -28,7 +28,7 @@ from vllm.config import VllmConfig, WeightTransferConfig, set_current_vllm_confi
 from vllm.distributed.weight_transfer import ipc_engine, packed_tensor
 from vllm.model_executor.model_loader.reload import layerwise
 from vllm.model_executor.model_loader.weight_utils import default_weight_loader
-from weight_engines import CPU, Engine, Policy, connect, fall_ill, look_often, replace_ray, weights
+from weight_engines import CPU, Engine, Policy, connect, fall_ill, replace_ray, weights
 
 from openrlhf_ada.host.ports import free_port
 from openrlhf_ada.weights import ipc
@@ -46,8 +46,6 @@ pytestmark = pytest.mark.rehearsal
 @pytest.fixture(autouse=True)
 def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     replace_ray(monkeypatch)
-    look_often(monkeypatch)
-    monkeypatch.setattr(weight_sync, "DEATH_S", 0.5)
     monkeypatch.setattr(weight_sync, "GRACE_S", 5.0)
 
 

@@ -20,9 +20,8 @@ from nccl_stand_in import Library, NcclError
 from vllm.distributed.device_communicators import pynccl
 from vllm.distributed.utils import StatelessProcessGroup
 from vllm.distributed.weight_transfer import nccl_common, nccl_engine, packed_tensor, sharded_rdt_common
-from weight_engines import CPU, Engine, Policy, connect, look_often, replace_ray, weights
+from weight_engines import CPU, Engine, Policy, connect, replace_ray, weights
 
-from openrlhf_ada.weights import sender as weight_sync
 from openrlhf_ada.weights.nccl import NcclGroup
 from openrlhf_ada.weights.sender import WeightSyncError
 from openrlhf_ada.weights.transport import Membership, TransportError
@@ -35,8 +34,6 @@ NAMES = ("the policy", "vLLM engine 0, worker 0")
 @pytest.fixture(autouse=True)
 def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     replace_ray(monkeypatch)
-    look_often(monkeypatch)
-    monkeypatch.setattr(weight_sync, "DEATH_S", 0.5)
 
 
 @pytest.fixture

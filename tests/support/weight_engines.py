@@ -22,7 +22,7 @@ import torch
 from engines import Remote
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
-from openrlhf_ada.weights import gloo, transport
+from openrlhf_ada.weights import gloo, sender, transport
 from openrlhf_ada.weights.checksums import checksums
 from openrlhf_ada.weights.manifest import Manifest, TensorSpec
 from openrlhf_ada.weights.receiver import JoinGroup, Update, WeightReceiver
@@ -206,7 +206,8 @@ def connect(
 
 
 def replace_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call's future stands for its reference."""
+    """A call's future stands for its reference. Members look ten times as often whether others have given up, and the
+    dead are known to be dead soon. Before engines are made."""
 
     def wait(
         refs: list[Future[Any]], num_returns: int = 1, timeout: float | None = None, **_: Any
@@ -221,9 +222,6 @@ def replace_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "get", get)
     monkeypatch.setattr(ray, "wait", wait)
     monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "127.0.0.1")
-
-
-def look_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Members look ten times as often whether others have given up. Before engines are made."""
     for module in (transport, gloo):
         monkeypatch.setattr(module, "POLL_S", 0.05)
+    monkeypatch.setattr(sender, "DEATH_S", 0.5)

@@ -17,7 +17,7 @@ import pytest
 import torch
 from engines import Remote
 from ray.exceptions import RayActorError, RayError, RayTaskError
-from weight_engines import CPU, Damage, Engine, Policy, Receiver, call, connect, look_often, replace_ray, weights
+from weight_engines import CPU, Damage, Engine, Policy, Receiver, call, connect, replace_ray, weights
 
 from openrlhf_ada.weights import sender as weight_sync
 from openrlhf_ada.weights import transport
@@ -33,8 +33,6 @@ pytestmark = pytest.mark.rehearsal
 @pytest.fixture(autouse=True)
 def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     replace_ray(monkeypatch)
-    look_often(monkeypatch)
-    monkeypatch.setattr(weight_sync, "DEATH_S", 0.5)
 
 
 @pytest.fixture
