@@ -17,6 +17,8 @@ import pytest
 from conftest import LIMIT_S, ROOT, Toy, forked_python, steps_of, toy_flags
 from interrupted_runs import Interruption, interrupt, strike
 
+from openrlhf_ada.trainer.checkpoints import newest_whole
+
 pytestmark = pytest.mark.e2e
 
 FLAGS = {
@@ -31,10 +33,17 @@ RESUMES = re.compile(
 )
 
 
+def loaded_next(run: Path) -> str:
+    """DeepSpeed's `latest` is named after the manifest: a run may have been killed between the two."""
+    found = newest_whole(run / "ckpt")
+    assert found
+    return found[0].tag
+
+
 def resuming(said: str, run: Path) -> list[str]:
     """The command's words; the checkpoint that the message names is the one that is loaded."""
     (found,) = RESUMES.findall(said)
-    assert found[0] == (run / "ckpt" / "_actor" / "latest").read_text().strip()
+    assert found[0] == loaded_next(run)
     return shlex.split(found[1])
 
 
@@ -101,7 +110,7 @@ def test_a_process_that_stands_still_ends_the_run(toy: Toy, tmp_path: Path) -> N
 def check_lost_again(said: str, run: Path, actor: str, named: str) -> None:
     """What was said resumes the run; it loses this actor at its second step, and can be resumed in the same way."""
     command = resuming(said, run)
-    step = 2 + int((run / "ckpt" / "_actor" / "latest").read_text().removeprefix("global_step"))
+    step = 2 + int(loaded_next(run).removeprefix("global_step"))
     said = strike(command, f"step {step:2}/40", actor, signal.SIGKILL)
     assert "step  1/40" not in said
     check_death(said, named)
