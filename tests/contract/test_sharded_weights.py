@@ -40,11 +40,24 @@ def work(rank, port, folder):
     # Its own is compiled on first use.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     deepspeed.init_distributed(dist_backend="gloo")
+    deepspeed.comm.all_gather_into_tensor = as_late_as_allowed(deepspeed.comm.all_gather_into_tensor)
     for kind in KINDS:
         model = folder / ("mixture" if kind == "experts" else "model")
         train(rank, kind == "adapters", model, folder / kind)
     torch.distributed.barrier()
     os._exit(0)
+
+def as_late_as_allowed(gather):
+    # What is gathered is there when it is waited for, no sooner.
+    def gathered(output, part, group=None, async_op=False):
+        found = torch.empty_like(output)
+        handle = gather(found, part, group=group, async_op=async_op)
+        if not async_op:
+            output.copy_(found)
+            return handle
+        return SimpleNamespace(wait=lambda: (handle.wait(), output.copy_(found)))
+
+    return gathered
 
 class Whole:
     # A policy of one process that has weights of these shapes.
@@ -59,6 +72,7 @@ class Whole:
 
 def train(rank, adapts, model, folder):
     import deepspeed, torch
+    from openrlhf_ada.platforms import without_gpu
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
     from transformers.integrations import HfDeepSpeedConfig
@@ -74,6 +88,7 @@ def train(rank, adapts, model, folder):
         "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 64},
         "optimizer": {"type": "AdamW", "params": {"lr": 0.05, "torch_adam": True}},
     }
+    config = without_gpu.on_cpu(config)
     is_split = HfDeepSpeedConfig(config)
     model = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16)
     torch.manual_seed(0)

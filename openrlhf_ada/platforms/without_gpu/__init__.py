@@ -209,14 +209,15 @@ def adapt_model_dtype(host_utils: Any) -> None:
 
 
 def adapt_strategy(deepspeed_strategy: Any) -> None:
-    """DeepSpeed in the processor's precision, with torch's AdamW.
+    """DeepSpeed in the processor's precision, with torch's AdamW and one gathering of weights at a time.
 
+    Contract: test_sharded_weights.test_weights_in_two_processes_are_one_model
     Contract: test_cpu_shims.test_host_asks_for_configurations_by_keyword
     """
     train_config, eval_config = deepspeed_strategy.get_train_ds_config, deepspeed_strategy.get_eval_ds_config
 
     def train_config_on_cpu(**kwargs: Any) -> dict[str, Any]:
-        config = _in_compute_dtype(train_config(**kwargs))
+        config = on_cpu(train_config(**kwargs))
         optimizer = config.get("optimizer")
         if optimizer is not None and optimizer["type"] == "AdamW":
             # DeepSpeed's own AdamW for CPUs is compiled on first use and needs a C++ compiler.
@@ -225,10 +226,13 @@ def adapt_strategy(deepspeed_strategy: Any) -> None:
         return config
 
     deepspeed_strategy.get_train_ds_config = train_config_on_cpu
-    deepspeed_strategy.get_eval_ds_config = lambda **kwargs: _in_compute_dtype(eval_config(**kwargs))
+    deepspeed_strategy.get_eval_ds_config = lambda **kwargs: on_cpu(eval_config(**kwargs))
 
 
-def _in_compute_dtype(config: dict[str, Any]) -> dict[str, Any]:
+def on_cpu(config: dict[str, Any]) -> dict[str, Any]:
+    """A configuration of DeepSpeed, with what the processor needs."""
+    # Of several gatherings DeepSpeed waits for the last alone. On GPUs they end in order; with gloo, they do not.
+    config["zero_optimization"]["stage3_allgather_sequential"] = True
     if compute_dtype() == "float32":
         config["bf16"]["enabled"] = config["fp16"]["enabled"] = False
     return config
