@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from benchmarks.arena.campaign import settings_of, starting_point
-from benchmarks.arena.costs import budget_of
+from benchmarks.arena.costs import COSTS, Point, budget_of
 from benchmarks.arena.folders import Result, Results, keep_settings
 from benchmarks.arena.learner import Learner
 from benchmarks.arena.measures import on_hardest
@@ -26,6 +26,9 @@ UNIT_ROLLOUTS = 8_000
 BUDGETS = (1, 4, 16)
 
 COST = "seconds"
+
+KEPT_COSTS = ("rollouts", "tokens", "seconds-7b")
+"""Beside COST: at each point of a curve."""
 
 STEP_ROLLOUTS = 512
 """That a step of every method draws on average, if pass rates are as `real.PASS_RATES` says."""
@@ -67,7 +70,8 @@ class Cell:
 
 
 class Trials(Results[Cell]):
-    """Results have a curve, `at` (budgets of its points), and `measures` by budget, as text."""
+    """Results have a curve, `at` (budgets of its points), `spent` (by cost, a list each), and `measures` by budget, as
+    text."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, Cell, ("at", "spent", "accuracy", "measures"))
@@ -108,10 +112,17 @@ def run_cell(cell: Cell, folder: Path) -> Result:
     accuracy = [round(value, 5) for value in curve.accuracy]
     return {
         "at": [round(point, 4) for point in points],
-        "spent": curve.spent,
+        "spent": spent_on(cell.method, curve.spent),
         "accuracy": accuracy,
         "measures": measures,
     }
+
+
+def spent_on(method: str, points: Sequence[Point]) -> dict[str, list[int]]:
+    """KEPT_COSTS and updates at each measurement."""
+    updates = METHODS[method].epochs * METHODS[method].updates
+    costs = {name: [round(value) for value in COSTS[name](points)] for name in KEPT_COSTS}
+    return costs | {"updates": [point["steps"] * updates for point in points]}
 
 
 def tuning_cells(tasks: Sequence[str], methods: Sequence[str], budget: int) -> list[Cell]:

@@ -6,19 +6,14 @@ import argparse
 import gzip
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from benchmarks.arena.costs import COSTS
-from benchmarks.arena.folders import SETTINGS, Result, read_settings
+from benchmarks.arena.folders import LINES, SETTINGS, read_settings
 from benchmarks.arena.grid import Cell, Trials
-from benchmarks.arena.methods import METHODS
 
 KEPT = Path(__file__).parent / "results" / "grid.jsonl.gz"
-
-KEPT_COSTS = ("rollouts", "tokens", "seconds-7b")
-"""Beside the cost that trials are compared by: at each point of a curve."""
 
 
 def main(prog: str, argv: Sequence[str]) -> None:
@@ -41,24 +36,26 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
 def keep(folder: Path, file: Path) -> None:
     """Write all trials of the folder, with how they were made."""
     trials = Trials(folder)
-    lines: list[Any] = [read_settings(folder, ("trials",))]
-    lines += [_small(cell, trials.by_cell[cell]) for cell in sorted(trials.by_cell)]
+    lines = [read_settings(folder, ("trials",)), *(trials.by_cell[cell] for cell in sorted(trials.by_cell))]
     text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
     # Without a time, so that the same trials give the same file.
     file.write_bytes(gzip.compress(text.encode(), 9, mtime=0))
 
 
-def _small(cell: Cell, result: Result) -> Result:
-    costs = {name: [round(value) for value in COSTS[name](result["spent"])] for name in KEPT_COSTS}
-    updates = METHODS[cell.method].epochs * METHODS[cell.method].updates
-    costs["updates"] = [point["steps"] * updates for point in result["spent"]]
-    return asdict(cell) | {name: result[name] for name in ("at", "accuracy", "measures")} | {"spent": costs}
+def begin_with(file: Path, folder: Path) -> None:
+    """Let a new folder have the trials of the file. Raises ValueError for one that is not new."""
+    if folder.exists() and any(folder.iterdir()):
+        raise ValueError(f"--kept begins a new folder, and {folder} holds something. Leave --kept out to go on there")
+    folder.mkdir(parents=True, exist_ok=True)
+    settings, _, lines = gzip.decompress(file.read_bytes()).partition(b"\n")
+    (folder / LINES).write_bytes(lines)
+    (folder / SETTINGS).write_bytes(settings)
 
 
 def kept(file: Path = KEPT) -> tuple[dict[str, Any], Trials]:
-    """(how trials were made, trials); `spent` of a result is by cost, a list each."""
+    """(how trials were made, trials)."""
     settings, *lines = [json.loads(line) for line in gzip.decompress(file.read_bytes()).splitlines()]
     trials, names = Trials(file.parent / "none"), [field.name for field in fields(Cell)]
     for line in lines:
-        trials.by_cell[Cell(**{name: line.pop(name) for name in names})] = line
+        trials.by_cell[Cell(**{name: line[name] for name in names})] = line
     return settings, trials

@@ -14,6 +14,7 @@ from typing import Any
 
 from benchmarks.arena import grid, orderings
 from benchmarks.arena.arguments import check_names, fill_in, names
+from benchmarks.arena.grid_kept import KEPT, begin_with
 from benchmarks.arena.grid_page import Compared
 from benchmarks.arena.methods import METHODS
 from benchmarks.arena.progress_line import progress_line
@@ -39,6 +40,8 @@ def main(prog: str, argv: Sequence[str]) -> None:
     fill_in(args, QUICK, FULL)
     check(args)
     methods = list(dict.fromkeys([*grid.UNIFORM, *args.methods]))
+    if args.kept:
+        begin_with(KEPT, args.out)
     grid.check_folder(args.out, args.tasks, methods)
     with alone(args.out):
         trials = grid.Trials(args.out)
@@ -68,6 +71,7 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
     add("--budget", type=int, choices=grid.BUDGETS, help="1: what n8 takes for 8,000 rollouts (default 4)")
     add("--seeds", type=int, metavar="N", help=f"worlds that count (default {grid.SEEDS})")
     add("--equal_steps", action="store_true", help="also run steps of equal prompts, for the published orderings")
+    add("--kept", action="store_true", help="begin with the trials that this repository holds")
     add("--processes", type=int, default=os.cpu_count() or 1, metavar="N", help="trials side by side (default: cores)")
     add("--out", type=Path, default=Path("runs/grid"), metavar="DIR")
     return parser

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from benchmarks.arena.grid import BUDGETS, RATES, TUNING_SEED, Cell, Trials, marks
-from benchmarks.arena.grid_kept import kept, main
+from benchmarks.arena.grid_kept import begin_with, kept, main
 from benchmarks.arena.grid_page import compared, details, render
 from benchmarks.arena.learner import (
     AnswerModel,
@@ -200,11 +200,11 @@ def line_to(right: float, pass8: float, budget: int = 4) -> dict[str, Any]:
     points = [round(at, 4) for at in marks(budget)]
     shares = [0.0, *np.linspace(0.1, 1.0, len(points) - 1)]
     measures = dict.fromkeys(("working", "luck", "pass32", "entropy", "tokens", "right_hard", "right_rest"), 0.5)
-    spent = {"steps": 3, "rollouts": 90, "tokens": 900, "trained": 80, "trained_tokens": 800, "batches": [[[8, 64]]]}
     return {
         "at": points,
         "accuracy": [0.2 + share * (right - 0.2) for share in shares],
-        "spent": [spent] * len(points),
+        "spent": {"rollouts": [90] * len(points), "tokens": [900] * len(points), "seconds-7b": [7] * len(points)}
+        | {"updates": [12] * len(points)},
         "measures": {
             str(at): measures | {"right": right if at else 0.2, "pass8": pass8} for at in (0, *BUDGETS) if at <= budget
         },
@@ -227,6 +227,10 @@ def test_a_grid_is_kept_and_shown(tmp_path: Path) -> None:
     (tmp_path / "grid" / "settings.json").write_text('{"trials": {}}')
     main("keep", [str(tmp_path / "grid"), "--out", str(tmp_path / "kept")])
     settings, read = kept(tmp_path / "kept")
+    begin_with(tmp_path / "kept", tmp_path / "more")
+    assert Trials(tmp_path / "more").by_cell == read.by_cell
+    with pytest.raises(ValueError, match="holds something"):
+        begin_with(tmp_path / "kept", tmp_path / "more")
     assert settings == {"trials": {}} and read.by_cell.keys() == trials.by_cell.keys()
     (one,) = compared(read, 4)
     assert one.seeds == 3 and one.methods == ["n1/1", "n4/1", "n8/1"]
