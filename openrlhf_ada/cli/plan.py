@@ -1,9 +1,10 @@
 """What a step of each method takes and gives, before anything is trained.
 
-Pass rates and lengths come from SOURCE (data of prepare-data, or the run directory of a run in mode seq or est) or
-from --beta. Sampling is simulated on engines in virtual time, and training takes its seconds by the token. A run's own
-engine is measured once with --calibrate. How well a policy learns from such steps is not simulated: what is
-recommended rests on published results, and the lines under the table say on which.
+Pass rates and lengths come from SOURCE (data of prepare-data, the run directory of a run in mode seq or est, or
+rollouts that verl, TRL, prime-rl or slime have logged) or from --beta. Sampling is simulated on engines in virtual
+time, and training takes its seconds by the token. A run's own engine is measured once with --calibrate. How well a
+policy learns from such steps is not simulated: what is recommended rests on published results, and the lines under
+the table say on which.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import mean
 
-from openrlhf_ada.cli.plan_tables import CONTROL, DEFAULT, EXPERIMENTS, RATES, Plan, show
+from openrlhf_ada.cli.plan_tables import CONTROL, DEFAULT, EXPERIMENTS, RATES, Plan, show, show_log
 from openrlhf_ada.cli.scenario import (
     ENGINE_FILE,
     Scenario,
+    logged,
     namespace,
     recorded,
     settings_of,
@@ -32,6 +34,7 @@ from openrlhf_ada.config.presets import method_named, nested
 from openrlhf_ada.config.settings import Settings
 from openrlhf_ada.data.prepared import measured_rates
 from openrlhf_ada.reporting.counting import Counting
+from openrlhf_ada.reporting.other_logs import is_log, read_log
 from openrlhf_ada.reporting.run_record import read_run
 from openrlhf_ada.simulation.step_seconds import ANSWER_TOKENS, PROMPT_TOKENS
 from openrlhf_ada.simulation.workload import SYNTHETIC, SyntheticRollouts
@@ -39,7 +42,7 @@ from openrlhf_ada.simulation.workload import SYNTHETIC, SyntheticRollouts
 PROG = "openrlhf-ada plan"
 
 RECORDED = "recorded"
-"""The settings of the run that is the source."""
+"""The settings of the run that is the source, or of the log's."""
 
 USUAL = (DEFAULT, CONTROL, "reinforce-ada-pos", "reinforce-ada-est", "grpo", "maxrl", "vip", "rated-pos", *EXPERIMENTS)
 
@@ -74,9 +77,15 @@ def build_parser() -> argparse.ArgumentParser:
         prog=PROG, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("source", type=Path, nargs="?", metavar="SOURCE", help="Parquet file of prepare-data, or run directory")
+    add("source", type=Path, nargs="?", metavar="SOURCE", help="Parquet file of prepare-data, run directory, or log")
     add(
         "--calibrate", action="store_true", help=f"only measure the run's engine on this machine: SOURCE/{ENGINE_FILE}"
+    )
+    add("--score", metavar="NAME", help="of a log: the field with the score, where there are several")
+    add(
+        "--estimator",
+        choices=["group_norm", "dr_grpo", "rloo"],
+        help="of a log: what its advantages are (default: group_norm, and dr_grpo for prime-rl)",
     )
     add("--beta", type=_pair, metavar="A,B", help="pass rates are Beta(A, B) (default 1.5,1.5)")
     add("--tokens", type=_up_to(), metavar="N", help="mean length of an answer (default: as recorded, or 730)")
@@ -136,10 +145,18 @@ def _pair(text: str) -> tuple[float, float]:
 def _scenario(args: argparse.Namespace) -> Scenario:
     """Raises ValueError for flags that do not go with the source."""
     source: Path | None = args.source
-    is_run = source is not None and source.is_dir()
-    for flag in ("beta", "tokens") if is_run else ("beta",):
+    is_run, of_log = source is not None and source.is_dir(), source is not None and is_log(source)
+    for flag in ("beta", "tokens") if is_run or of_log else ("beta",):
         if source and getattr(args, flag) is not None:
             raise ValueError(f"--{flag}: the answers are those of {source}. Leave out one of the two")
+    for flag in ("score", "estimator"):
+        if not of_log and getattr(args, flag) is not None:
+            raise ValueError(f"--{flag} is for a log of another trainer, and {source or 'no SOURCE'} is none")
+    if source and of_log:
+        log = read_log(source, args.score)
+        show_log(source, log)
+        usual = "dr_grpo" if log.trainer == "prime-rl" else "group_norm"
+        return logged(log, args.estimator or usual, args.machine, args.engine, args.engines)
     if source and is_run:
         return recorded(source, args.engine, args.engines)
     return synthetic(_synthetic_answers(args), args.machine, args.engine, args.engines)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+from openrlhf_ada.reporting.other_logs import CHARS_PER_TOKEN, Log, equal_rollouts, shares
 
 RATES = (0.1, 0.9)
 """Pass rates that the table shows the weight of."""
@@ -52,6 +55,26 @@ class Plan:
     def groups_a_minute(self) -> float:
         """Groups with signal in a minute of steps: what compares steps of different lengths."""
         return 60.0 * self.prompts * self.signal / self.seconds
+
+
+def show_log(path: Path, log: Log) -> None:
+    """What was logged, and what of it taught nothing."""
+    wrong, right, mixed = shares(log)
+    rollouts = len(log.rollouts)
+    print(
+        f"{path} ({log.trainer}): {rollouts:,} rollouts of {len(log.groups):,} prompts in {log.steps:,} steps, most "
+        f"with {log.usual_size}. Right: a score above {log.positive_above:g}.\n"
+        f"with signal {mixed:.0%} of the prompts; all wrong {wrong:.0%}, all right {right:.0%}: "
+        f"{equal_rollouts(log) / rollouts:.0%} of the rollouts compare with nothing."
+    )
+    print(
+        f"With more than {log.usual_size} rollouts for a prompt, what is said below is a fit: nothing has seen them."
+    )
+    if log.unscored:
+        print(f"{log.unscored:,} rollouts have no score; they are left out.")
+    if not log.counts_tokens:
+        print(f"Tokens are not logged; an answer has one for {CHARS_PER_TOKEN:g} characters here.")
+    print()
 
 
 def show(plans: Sequence[Plan]) -> None:

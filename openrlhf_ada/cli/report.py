@@ -6,14 +6,18 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from openrlhf_ada.cli import plan
+from openrlhf_ada.reporting.other_logs import is_log
+
 
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="openrlhf-ada report",
-        description="Write report.html for a run, finished or not; or one page for several runs",
+        description="Write report.html for a run, finished or not; or one page for several runs. Of rollouts that "
+        "verl, TRL, prime-rl or slime have logged, say what `openrlhf-ada plan` says",
     )
     parser.add_argument(
-        "run_dir", type=Path, nargs="+", help="run directory; with several, the page compares them (--out)"
+        "run_dir", type=Path, nargs="+", help="run directory, or log; of several runs, the page compares them (--out)"
     )
     parser.add_argument(
         "--out",
@@ -28,6 +32,8 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str]) -> int:
     """Entry point; returns the exit status."""
     args = build_parser().parse_args(argv)
+    if all(map(is_log, args.run_dir)):
+        return max(plan.main([str(log)]) for log in args.run_dir)
     from openrlhf_ada.reporting.comparison import write_comparison
     from openrlhf_ada.reporting.report import write_report
     from openrlhf_ada.reporting.run_record import read_run

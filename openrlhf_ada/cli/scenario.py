@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import chain
 from pathlib import Path
@@ -15,10 +15,13 @@ import numpy as np
 
 from openrlhf_ada.config import program
 from openrlhf_ada.config.choosing import make_chooser
+from openrlhf_ada.config.presets import method_named, nested
 from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.config.settings import Settings, make_policy, resolve
+from openrlhf_ada.core.estimators import spread_of_rates
 from openrlhf_ada.core.scheduling import SchedulerName
 from openrlhf_ada.core.types import PromptPool
+from openrlhf_ada.reporting.other_logs import Log
 from openrlhf_ada.reporting.run_record import Run, read_run
 from openrlhf_ada.simulation.forecast import Cluster, Forecast, forecast
 from openrlhf_ada.simulation.step_seconds import ENGINES, PROMPT_TOKENS, STEP_MODELS, StepModel
@@ -31,9 +34,6 @@ ENGINE_FILE = "engine.json"
 
 LEARNING_STEPS = 3
 """Steps of a method that learns from step to step, and last steps of a run whose answers are looked at."""
-
-PRIOR_ROLLOUTS = 2.0
-"""Rollouts that the mean pass rate counts for in a prompt's own."""
 
 _TIMES = ("ada/kept", "ada/kept_tokens", "ada/step_s", "timing/generation")
 """What a run's seconds of training are worked out from."""
@@ -77,6 +77,17 @@ def synthetic(answers: SyntheticRollouts, machine: str, file: Path | None, num_e
     return Scenario(answers, _cluster(engine, num_engines or count), seconds)
 
 
+def logged(log: Log, estimator: str, machine: str, file: Path | None, num_engines: int | None) -> Scenario:
+    """Of another trainer's log: pass rates and lengths of all its steps; seconds as `synthetic` has them. `estimator`:
+    of its advantages."""
+    right = [[rollout.score > log.positive_above for rollout in group] for group in log.groups.values()]
+    scenario = synthetic(_as_answered(right, [r.tokens for r in log.rollouts]), machine, file, num_engines)
+    flags = namespace(nested(method_named("grpo").flags))
+    flags.rollout.n_samples_per_prompt, flags.algo.advantage.estimator = log.usual_size, estimator
+    flags.rollout.batch_size = max(1, round(len(log.groups) / log.steps))
+    return replace(scenario, flags=flags)
+
+
 def _cluster(engine: EngineModel, num_engines: int, speculation: int | None = None) -> Cluster:
     automatic = engine.slots if engine.speculation is None else engine.speculation
     return Cluster(num_engines, engine, automatic if speculation is None else speculation)
@@ -85,7 +96,7 @@ def _cluster(engine: EngineModel, num_engines: int, speculation: int | None = No
 def _answers(run: Run, positive_above: float) -> SyntheticRollouts:
     """Pass rates and lengths of the last steps. Raises ValueError where the run has no record of its rollouts."""
     outcomes: dict[int, dict[Any, list[bool]]] = defaultdict(lambda: defaultdict(list))
-    tokens: dict[int, list[int]] = defaultdict(list)
+    tokens: dict[int, list[float]] = defaultdict(list)
     for sample in run.samples():
         outcomes[sample["step"]][sample["prompt_id"]].append(sample["metric"] > positive_above)
         tokens[sample["step"]].append(sample["tokens"])
@@ -93,9 +104,13 @@ def _answers(run: Run, positive_above: float) -> SyntheticRollouts:
     if not last:
         raise ValueError(f"{run.run_dir} has no record of single rollouts: it was not made with --ada_mode seq or est")
     visits = [visit for step in last for visit in outcomes[step].values()]
-    mean = float(np.mean([*chain.from_iterable(visits)]))
-    rates = tuple((sum(visit) + PRIOR_ROLLOUTS * mean) / (len(visit) + PRIOR_ROLLOUTS) for visit in visits)
-    lengths = np.maximum([*chain.from_iterable(tokens[step] for step in last)], 1)
+    return _as_answered(visits, [*chain.from_iterable(tokens[step] for step in last)])
+
+
+def _as_answered(visits: Sequence[Sequence[bool]], tokens: Sequence[float]) -> SyntheticRollouts:
+    """Answers like these. `visits`: of each prompt, which were right; `tokens`: of all."""
+    rates = tuple(spread_of_rates([sum(visit) for visit in visits], [len(visit) for visit in visits]).tolist())
+    lengths = np.maximum(tokens, 1)
     return replace(
         SYNTHETIC,
         rates=rates,

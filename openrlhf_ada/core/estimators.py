@@ -16,6 +16,9 @@ from numpy.typing import ArrayLike
 from openrlhf_ada.core.row_table import RowTable, missing_names
 from openrlhf_ada.core.types import Bools, Floats, Ints, RewardScale
 
+RATES, EM_STEPS = 100, 20
+"""Of `spread_of_rates`: rates between 0 and 1, and steps. With more steps it is a few single rates."""
+
 _COLUMNS = ("draws", "positives", "seen_at", "misses")
 
 
@@ -198,6 +201,35 @@ def brier(predicted: ArrayLike, draws: ArrayLike, positives: ArrayLike) -> float
     q = np.asarray(predicted, dtype=np.float64)
     n, k = np.asarray(draws, dtype=np.float64), np.asarray(positives, dtype=np.float64)
     return float(np.mean((k * (1.0 - q) ** 2 + (n - k) * q**2) / n))
+
+
+def spread_of_rates(positives: ArrayLike, draws: ArrayLike, count: int = 1000) -> Floats:
+    """Pass rates spread as those of these prompts are, ascending, float64, shape (count,).
+
+    Not a rate for each prompt: rates of single prompts are spread wider than the truth if they are K / N, and less
+    wide if they are drawn towards the mean. This is the distribution that explains the counts best (Kiefer and
+    Wolfowitz, 1956), by a few steps of EM from a uniform one, so that it stays smooth. Rules that stop by outcomes do
+    not bias it.
+
+    Args:
+        positives: K of each prompt, shape (B,).
+        draws: N of each prompt, shape (B,); prompts without draws say nothing.
+        count: rates to return.
+    """
+    n, k = np.asarray(draws, dtype=np.float64), np.asarray(positives, dtype=np.float64)
+    found, prompts = np.unique(np.stack([k, n - k])[:, n > 0], axis=1, return_counts=True)
+    rates = np.concatenate([[0.0], (np.arange(RATES) + 0.5) / RATES, [1.0]])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        # No outcome of a kind says nothing of it, also where its rate is 0: 0 log 0 is 0.
+        logs = np.nan_to_num(found.T @ np.log([rates, 1.0 - rates]), nan=0.0)
+    likelihood = np.exp(logs - logs.max(axis=1, keepdims=True))
+    weights = np.full(len(rates), 1.0 / len(rates))
+    for _ in range(EM_STEPS):
+        posterior = likelihood * weights
+        posterior /= posterior.sum(axis=1, keepdims=True)
+        weights = prompts @ posterior / prompts.sum()
+    at = np.searchsorted(np.cumsum(weights), (np.arange(count) + 0.5) / count)
+    return rates[np.minimum(at, len(rates) - 1)]
 
 
 @dataclass

@@ -16,6 +16,7 @@ import numpy as np
 
 from openrlhf_ada.config import program
 from openrlhf_ada.config.flags import ConfigError
+from openrlhf_ada.core.estimators import spread_of_rates
 from openrlhf_ada.data.files import DataError
 from openrlhf_ada.data.problems import Problem
 from openrlhf_ada.reward.mixed import label_of
@@ -57,10 +58,6 @@ def parse_band(text: str) -> tuple[float, float]:
             "--band", text, f"expected {', '.join(BANDS)}, or two pass rates as low:high", "Try --band 0.1:0.9"
         )
     return low, high
-
-
-PRIOR_DRAWS = 2.0
-"""Answers that the mean pass rate of all rows counts for in a row's own."""
 
 
 def rows_of(
@@ -129,10 +126,9 @@ def check_counts(spec: str, *, flag: str) -> None:
 
 
 def measured_rates(path: str, *, flag: str) -> tuple[tuple[float, ...], float | None]:
-    """(pass rate of each row, mean tokens of an answer if recorded) of a Parquet file of prepare-data.
+    """(pass rates spread as those of the rows, mean tokens of an answer if recorded) of a file of prepare-data.
 
-    A rate is a posterior mean whose prior, the mean of all rows, counts for PRIOR_DRAWS answers: rows that were never
-    right are not taken for hopeless. Raises DataError for another file.
+    Raises DataError for another file.
     """
     import pyarrow.parquet
 
@@ -143,7 +139,7 @@ def measured_rates(path: str, *, flag: str) -> tuple[tuple[float, ...], float | 
         raise DataError(
             f"{flag}: {path} has no row with an answer ({DRAWS}): measure it with `{program.called()} prepare-data`"
         )
-    rates = (positives + PRIOR_DRAWS * positives.sum() / draws.sum()) / (draws + PRIOR_DRAWS)
+    rates = spread_of_rates(positives, draws)
     lengths = np.asarray(table["mean_tokens"], dtype=float) if "mean_tokens" in table.column_names else np.empty(0)
     return tuple(rates.tolist()), float(np.nanmean(lengths)) if np.isfinite(lengths).any() else None
 

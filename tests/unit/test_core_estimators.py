@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_ada.core.estimators import Calibration, PassRateCounts, RewardMeans, brier
+from openrlhf_ada.core.estimators import Calibration, PassRateCounts, RewardMeans, brier, spread_of_rates
 
 
 def make_counts(half_life: float = 10.0, mean: float = 0.5, strength: float = 2.0, give_up: int = 0) -> PassRateCounts:
@@ -235,3 +235,42 @@ def test_reward_means_start_as_scores_and_follow_rewards() -> None:
     assert means.scale.positive == 1.0, "never seen"
     means.observe(np.array([0.5]), np.array([True]))
     assert means.scale.positive == pytest.approx(0.5)
+
+
+# -- how rates are spread ---------------------------------------------------------------------------------------------
+
+
+def signal(rates: np.ndarray, samples: int) -> float:
+    """Chance that so many rollouts of a prompt show both outcomes."""
+    return float(np.mean(1 - rates**samples - (1 - rates) ** samples))
+
+
+POPULATIONS = {
+    "wide": lambda rng: rng.beta(0.6, 0.6, 20_000),
+    "hard": lambda rng: rng.beta(0.5, 20.0, 20_000),
+    "hopeless": lambda rng: np.where(rng.random(20_000) < 0.4, 0.0, rng.beta(1.0, 2.0, 20_000)),
+}
+
+
+@pytest.mark.parametrize("stops", [False, True], ids=["fixed", "until-right"])
+@pytest.mark.parametrize("name", POPULATIONS)
+def test_the_spread_of_rates_is_the_populations(name: str, stops: bool) -> None:
+    """For as many rollouts as were drawn; beyond, no data say it. K / N of each prompt is further off."""
+    rng = np.random.default_rng(0)
+    rates = POPULATIONS[name](rng)
+    outcomes = rng.random((len(rates), 8)) < rates[:, None]
+    draws = np.where(outcomes.any(axis=1), outcomes.argmax(axis=1) + 1, 8) if stops else np.full(len(rates), 8)
+    positives = np.array([row[:n].sum() for row, n in zip(outcomes, draws, strict=True)])
+    found = spread_of_rates(positives, draws)
+    assert found.shape == (1000,) and (np.diff(found) >= 0).all() and 0 <= found[0] <= found[-1] <= 1
+    if stops:
+        # Prompts that stop at once tell rates near 1 from each other no more.
+        assert np.mean(found) == pytest.approx(rates.mean(), abs=0.03)
+        return
+    for samples in (2, 4, 8):
+        assert signal(found, samples) == pytest.approx(signal(rates, samples), abs=0.025)
+    assert abs(signal(positives / 8, 8) - signal(rates, 8)) > 2 * abs(signal(found, 8) - signal(rates, 8))
+
+
+def test_prompts_without_draws_say_nothing_of_rates() -> None:
+    assert (spread_of_rates([0, 3], [0, 4]) == spread_of_rates([3], [4])).all()
