@@ -35,9 +35,31 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     pages["reference.md"] = _reference((ROOT / "docs" / "api.md").read_text(encoding="utf-8"))
     for page, text in pages.items():
         files.append(File.generated(config, page, content=text))
+    files.append(File.generated(config, "llms.txt", content=_llms(config.nav, pages)))
     for name in sorted(_linked_files()):
         files.append(File.generated(config, f"files/{name}.txt", abs_src_path=str(ROOT / name)))
     return files
+
+
+def _llms(nav: list[dict[str, list[dict[str, str]] | str]], made: dict[str, str]) -> str:
+    """The site for language models, as llmstxt.org has it: each page with its first sentence."""
+    lines = ["# openrlhf_ada", "", "> Adaptive rollouts for OpenRLHF: decide per prompt how many answers to sample"]
+    for entry in nav:
+        ((part, inside),) = entry.items()
+        pages = [{part: inside}] if isinstance(inside, str) else inside
+        lines += [] if isinstance(inside, str) else ["", f"## {part}", ""]
+        for page in pages:
+            ((title, name),) = page.items()
+            text = made.get(name) or (ROOT / "docs" / name).read_text(encoding="utf-8")
+            lines.append(f"- [{title}]({name.replace('.md', '.html')}): {_first_sentence(text)}")
+    return "\n".join(lines) + "\n"
+
+
+def _first_sentence(text: str) -> str:
+    """Of the first paragraph; empty where there is none."""
+    paragraphs = (" ".join(block.split()) for block in re.split(r"\n\s*\n", text))
+    first = next((block for block in paragraphs if block[:1].isalnum()), "")
+    return re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", re.split(r"(?<=\.)\s", first)[0]).rstrip(":")
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:

@@ -30,6 +30,11 @@ def test_every_document_is_a_page(site: Path) -> None:
     assert {path.stem for path in (ROOT / "docs").glob("*.md")} | {"index", "reference"} <= pages
 
 
+def test_language_models_find_every_page(site: Path) -> None:
+    lines = re.findall(r"^- \[.+\]\((.+)\): .+\.?$", (site / "llms.txt").read_text(), re.MULTILINE)
+    assert set(lines) == {path.name for path in site.glob("*.html")} - {"404.html"}
+
+
 def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
     text = "".join(path.read_text(encoding="utf-8") for path in site.glob("*.html"))
     loaded = re.findall(r'(?:<script[^>]* src|<link[^>]* href|<img[^>]* src)="((?:https?:)?//[^"]+)', text)
