@@ -16,6 +16,7 @@ TEXTS = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "benchmarks/arena/RESULTS.md": "arena_results.md",
+    "examples/scripts/README.md": "scripts.md",
 }
 """Texts outside docs/, and their pages."""
 

@@ -170,14 +170,8 @@ _on_gpus() {
 on_cpu() {
   local samples=$((BATCH * GROUP)) micro=64
   while ((samples % micro)); do micro=$((micro - 1)); done
-  for model in actor ref critic; do
-    flags+=("--$model.num_gpus_per_node" 1)
-  done
   flags+=(
-    --vllm.num_engines 1
-    --vllm.sync_backend gloo
-    --ds.attn_implementation sdpa
-    --ds.zero_stage 0
+    --ada_device cpu
     --rollout.micro_batch_size "$micro"
     --train.micro_batch_size "$micro"
   )

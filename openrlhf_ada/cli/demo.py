@@ -166,7 +166,8 @@ def _show_result(run_dir: Path) -> None:
     run = read_run(run_dir)
     s: dict[str, Any] = {**summarise(run)}
     paid = payoff(run, read_visits(run))
-    lines = [] if paid is None else payoff_lines(paid)
+    # The run has said the conclusion.
+    lines = [] if paid is None else payoff_lines(paid)[:-1]
     if s["accuracy_before"] is not None:
         before, after = (f"{s[f'accuracy_{when}']:.3f} ± {s[f'ci95_{when}']:.3f}" for when in ("before", "after"))
         lines.insert(0, ("held-out accuracy", f"{before}  ->  {after}   (95 % intervals)"))

@@ -45,7 +45,8 @@ def main(argv: Sequence[str]) -> int:
         raise IsADirectoryError(f"--out {args.out}: it is a folder; name a file in it")
     out = args.out or (args.run_dir[0] / "report.html" if len(runs) == 1 else Path("comparison.html"))
     if len(runs) == 1:
-        write_report(runs[0], out)
+        if said := write_report(runs[0], out):
+            print(said)
     else:
         write_comparison(runs, out)
     print(out)

@@ -25,7 +25,7 @@ from openrlhf_ada.config.flags import ConfigError, actions_of
 from openrlhf_ada.config.loss_rules import loss_warnings
 from openrlhf_ada.config.method_rules import without_effect
 from openrlhf_ada.config.objective_notes import objective_notes
-from openrlhf_ada.config.preset_flags import apply_method, check_with_method, method_notes, named_method
+from openrlhf_ada.config.preset_flags import apply_device, apply_method, check_with_method, method_notes, named_method
 from openrlhf_ada.config.schema import add_flags
 from openrlhf_ada.config.visible import as_told
 from openrlhf_ada.data.files import DataError
@@ -71,6 +71,7 @@ def parse(argv: Sequence[str], check: Callable[[SimpleNamespace], None] = check_
 
     def add_all(parser: argparse.ArgumentParser) -> None:
         add_flags(parser)
+        apply_device(parser, argv)
         apply_method(parser, method, actions_of(parser))
         parsers.append(parser)
 
@@ -269,34 +270,35 @@ def _train(args: SimpleNamespace, view: ProgressView, session: Session) -> None:
     note = _noting(view)
     args.ada_events = Queue(actor_options=on_this_node(takes_cpu=False))
     watch = RunWatch(args.ada, session.log_dir, note)
-    reader = EventReader(args.ada_events, view, watch.note_progress)
-    reader.start()
-    watch.start()
-    try:
-        with watched_starts(args.vllm.num_engines or 0, note):
+    with watched_starts(args.vllm.num_engines or 0, note) as tell_starts:
+        # What is known of the engines comes before what they do.
+        reader = EventReader(args.ada_events, view, lambda: (tell_starts(), watch.note_progress()))
+        reader.start()
+        watch.start()
+        try:
             train(args, note)
-    except KeyboardInterrupt:
-        if watch.verdict and not session.head.verdict:
-            raise RunLostError(watch.verdict) from None
-        raise
-    except (RayActorError, OutOfMemoryError) as error:
-        if lost := watch.lost():
-            raise RunLostError(lost) from error
-        raise
-    finally:
-        reader.stop(waits=not session.head.verdict)
-        watch.stop(waits=not session.head.verdict)
+        except KeyboardInterrupt:
+            if watch.verdict and not session.head.verdict:
+                raise RunLostError(watch.verdict) from None
+            raise
+        except (RayActorError, OutOfMemoryError) as error:
+            if lost := watch.lost():
+                raise RunLostError(lost) from error
+            raise
+        finally:
+            reader.stop(waits=not session.head.verdict)
+            watch.stop(waits=not session.head.verdict)
 
 
 class EventReader(threading.Thread):
-    """Carries the trainer's events from its Ray actor to the terminal."""
+    """Carries the trainer's events from its Ray actor to the terminal; `on_event` is called before each is shown."""
 
     POLL_S = 0.5
 
     DRAIN_S = 2.0
     """Seconds to show what is still queued, while trainers that have not ended yet queue more."""
 
-    def __init__(self, queue: Any, view: ProgressView, on_event: Callable[[], None]) -> None:
+    def __init__(self, queue: Any, view: ProgressView, on_event: Callable[[], object]) -> None:
         super().__init__(daemon=True, name="ada-events")
         self._queue = queue
         self._view = view
@@ -309,8 +311,9 @@ class EventReader(threading.Thread):
 
         while time.monotonic() < self._end_at:
             try:
-                self._view.handle(self._queue.get(timeout=self.POLL_S))
+                event = self._queue.get(timeout=self.POLL_S)
                 self._on_event()
+                self._view.handle(event)
             except Empty:
                 if self._end_at < math.inf:
                     return

@@ -17,23 +17,30 @@ from typing import Any
 from openrlhf_ada.config.nearest import nearest
 from openrlhf_ada.config.visible import as_told
 
-
-class ConfigError(ValueError):
-    """Bad configuration, found before any engine starts. The message names flag, value, rule and remedy."""
-
-    def __init__(self, flag: str, value: object, rule: str, remedy: str) -> None:
-        super().__init__(as_told(f"{flag} is {value!r}: {rule}. {remedy}."))
-        self.flag, self.value, self.rule, self.remedy = flag, value, rule, remedy
-
-
 Problem = tuple[str, object, str, str]
 """Flag, value, rule, remedy."""
+
+
+class ConfigError(ValueError):
+    """Bad configuration, found before any engine starts. The message names flag, value, rule and remedy, of `more`
+    problems too; the attributes are those of the first."""
+
+    def __init__(self, flag: str, value: object, rule: str, remedy: str, *more: Problem) -> None:
+        lines = [f"{name} is {given!r}: {why}. {do}." for name, given, why, do in ((flag, value, rule, remedy), *more)]
+        super().__init__("\n".join(map(as_told, lines)))
+        self.flag, self.value, self.rule, self.remedy = flag, value, rule, remedy
 
 
 def raise_first(problems: Iterable[Problem]) -> None:
     """As ConfigError."""
     for problem in problems:
         raise ConfigError(*problem)
+
+
+def raise_all(problems: Iterable[Problem]) -> None:
+    """As one ConfigError, each on a line of its own."""
+    if several := list(problems):
+        raise ConfigError(*several[0], *several[1:])
 
 
 Allowed = tuple[Callable[[Any], bool], str, str]

@@ -238,4 +238,9 @@ def without_effect(s: Settings) -> list[str]:
                 reason = _WHY.get(name, f"--ada_{name} is {found}").format(s=s)
                 by_reason.setdefault(reason, []).append(f"--ada_{f.name}")
                 break
-    return [f"{', '.join(flags)}: without effect, since {reason}" for reason, flags in by_reason.items()]
+    lines = [f"{', '.join(flags)}: without effect, since {reason}" for reason, flags in by_reason.items()]
+    if s.mode == "seq" and s.has_waves and s.wave >= s.max_samples:
+        most = f"--ada_wave {s.wave} is not below --ada_max_samples {s.max_samples}"
+        remedy = f"Use --ada_wave {max(s.max_samples // 4, 1)}, or a larger --ada_max_samples"
+        lines.append(f"{most}: every prompt gets {s.max_samples} rollouts at once, and nothing is adaptive. {remedy}")
+    return lines

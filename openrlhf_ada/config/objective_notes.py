@@ -8,16 +8,19 @@ from collections.abc import Sequence
 import numpy as np
 
 from openrlhf_ada.config.settings import Settings, published_policy
-from openrlhf_ada.core.advantages import BASELINES
+from openrlhf_ada.core.advantages import BASELINES, ESTIMATORS
 from openrlhf_ada.core.corrections import CORRECTIONS
 from openrlhf_ada.core.exact import Weight, drawn_weight, estimated_weights, sequential_weight, two_stage_weights
 from openrlhf_ada.core.grouping import GroupBuilder
 from openrlhf_ada.core.pieces import Need
 from openrlhf_ada.core.policies import Estimated, Sequential, TwoStage
-from openrlhf_ada.core.selection import Selection
+from openrlhf_ada.core.selection import SELECTIONS, Selection
 
 RATES = (0.01, 0.1, 0.5, 0.9)
 """Pass rates that the notes have figures for."""
+
+ALIKE = "--ada_correction stratum --ada_objective linear"
+"""With these every prompt has the weight 1."""
 
 _EVEN = np.arange(1, 100) / 100
 
@@ -34,11 +37,11 @@ def objective_notes(s: Settings) -> list[str]:
         return [f"objective: not computed, since {reason}", *_group_norm_warning(s, None)]
     weights = weights_of(s)
     note = (
-        f"objective (for rewards of 0 and 1): prompts of pass rate {_list(RATES)} have the weight {_weights(weights)}"
+        f"objective (rewards of 0 and 1): how much a prompt counts in training, by its pass rate: {_weights(weights)}"
     )
     if s.chooses:
-        note += f" once they are chosen, which --ada_choice {s.choice} does more often for some"
-    return [f"{note}{_conditions(s)}{_aim(s)}", *_group_norm_warning(s, weights)]
+        note += f", once it is chosen, which --ada_choice {s.choice} does more often for some"
+    return [f"{note}{_conditions(s)}{_aim(s, weights)}", *_group_norm_warning(s, weights)]
 
 
 def _not_enumerable(s: Settings) -> str | None:
@@ -101,10 +104,16 @@ def weights_of(s: Settings, at_rates: Sequence[float] = RATES) -> list[Weight]:
     return estimated_weights(policy, _EVEN, at)
 
 
-def _aim(s: Settings) -> str:
-    if not s.aims:
-        return ""
-    return f"; --ada_objective {s.objective} asks for {_list([s.target.weight(p) for p in RATES])}"
+def _aim(s: Settings, weights: Sequence[Weight]) -> str:
+    """What the flags ask for, and what to do where that is not meant."""
+    aim = f"; --ada_objective {s.objective} asks for {_by_rate([s.target.weight(p) for p in RATES])}" if s.aims else ""
+    sizes, exact = [weight.effective for weight in weights], CORRECTIONS["stratum"]
+    if max(sizes) < 1.05 * min(sizes):
+        return f"{aim}. Nothing to do"
+    lacking = (ESTIMATORS[s.advantage], SELECTIONS[s.select], BASELINES[s.baseline])
+    if s.correction != "none" or s.drops_prompts or any(exact.needs & piece.lacks.keys() for piece in lacking):
+        return f"{aim}. See docs/algorithms.md to change it"
+    return f"{aim}. If all shall count the same, add {ALIKE}; else there is nothing to do"
 
 
 def _uniform(s: Settings) -> list[Weight]:
@@ -114,8 +123,10 @@ def _uniform(s: Settings) -> list[Weight]:
 
 
 def _weights(weights: Sequence[Weight]) -> str:
-    return _list([weight.effective for weight in weights])
+    return _by_rate([weight.effective for weight in weights])
 
 
-def _list(values: Sequence[float]) -> str:
-    return " / ".join(f"{value:.3g}" for value in values)
+def _by_rate(values: Sequence[float]) -> str:
+    if len(same := {f"{value:.3g}" for value in values}) == 1:
+        return f"{same.pop()} at every rate"
+    return ", ".join(f"{value:.3g} at {rate:.0%}" for rate, value in zip(RATES, values, strict=True))

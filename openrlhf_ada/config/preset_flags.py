@@ -9,15 +9,25 @@ from typing import Any
 
 from openrlhf_ada.config.flags import ConfigError, dotted, spelt, words_by_flag
 from openrlhf_ada.config.nearest import did_you_mean
-from openrlhf_ada.config.presets import FLAG, OLD_NAMES, Method, method_named
+from openrlhf_ada.config.presets import DEVICES, FLAG, OLD_NAMES, Method, method_named
 
 
 def named_method(argv: Sequence[str]) -> Method | None:
     """What --ada_method on a command line names; raises ConfigError for what is no method."""
-    finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    finder.add_argument(FLAG, dest="name", nargs="?")
-    name: str | None = finder.parse_known_args(list(argv))[0].name
+    name = _last(FLAG, argv)
     return None if name is None else method_named(name)
+
+
+def apply_device(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
+    """Let what --ada_device on a command line names be defaults."""
+    parser.set_defaults(**DEVICES.get(_last("--ada_device", argv) or "", {}))
+
+
+def _last(flag: str, argv: Sequence[str]) -> str | None:
+    """Its last value on a command line."""
+    finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    finder.add_argument(flag, dest="name", nargs="?")
+    return finder.parse_known_args(list(argv))[0].name
 
 
 def apply_method(parser: argparse.ArgumentParser, method: Method | None, actions: Iterable[argparse.Action]) -> None:
@@ -101,7 +111,7 @@ def check_with_method(
 _METHOD_FLAGS = ("ada.", "algo.", "actor.entropy_coef", "actor.optim", "actor.policy_loss_type")
 """Flags that change what is optimised, by prefix."""
 
-_NOT_THE_METHOD = ("ada.method", "ada.run_dir", "ada.log_texts", "ada.eval_ends", "ada.verbose")
+_NOT_THE_METHOD = ("ada.method", "ada.device", "ada.run_dir", "ada.log_texts", "ada.eval_ends", "ada.verbose")
 
 
 def method_notes(

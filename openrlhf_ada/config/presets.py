@@ -21,6 +21,14 @@ from openrlhf_ada.config.yaml_file import read_yaml, wrong
 Flags = dict[str, Any]
 """By the flag's name without dashes, sections separated by dots: "ada.mode", "rollout.batch_size"."""
 
+DEVICES: dict[str, dict[str, Any]] = {
+    "gpu": {},
+    "cpu": {f"{model}.num_gpus_per_node": 1 for model in ("actor", "ref", "critic", "reward")}
+    # With one process ZeRO has nothing to shard, and its copies of all gradients cost seconds a step.
+    | {"vllm.num_engines": 1, "vllm.sync_backend": "gloo", "ds.attn_implementation": "sdpa", "ds.zero_stage": 0},
+}
+"""--ada_device, with OpenRLHF's flags that it sets. "GPUs" are places for processes on a CPU."""
+
 FLAG = "--ada_method"
 FOLDER = Path(__file__).parents[1] / "methods"
 PARTS = FOLDER / "parts"

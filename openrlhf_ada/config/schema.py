@@ -25,7 +25,7 @@ from openrlhf_ada.config.flags import (
     imports_of,
 )
 from openrlhf_ada.config.passed_on import ARGUMENTS, ENDS
-from openrlhf_ada.config.presets import METHODS
+from openrlhf_ada.config.presets import DEVICES, METHODS
 from openrlhf_ada.core.advantages import BASELINES
 from openrlhf_ada.core.allocation import ALLOCATIONS
 from openrlhf_ada.core.corrections import CORRECTIONS
@@ -78,6 +78,8 @@ PILOT = 4
 """First rollouts of --ada_allocation hit (HORA), unless they are given."""
 
 FORMATS = ("none", "boxed", "think", "answer")
+
+ON_CPU = ", ".join(f"--{name} {value}" for name, value in DEVICES["cpu"].items())
 
 
 def _are_installed(text: str) -> bool:
@@ -242,6 +244,8 @@ class AdaConfig:
     cluster_wait: float = flag(0.0, "SECONDS", "[0, inf)")
     """Wait up to so many seconds for Ray nodes that are still joining, until the cluster has the slots that the flags
     ask for."""
+    device: str = flag("gpu", choices=DEVICES)
+    """What the run uses. cpu: for a machine without a GPU; sets {ON_CPU}. Flags that you give win."""
     engine_args: str | None = flag(None, "FILE|JSON")
     """Other options of vLLM's engine: JSON, or a YAML or JSON file (docs/gpu.md)."""
     verify_sync: str = flag("first", choices=("off", "first", "always"))

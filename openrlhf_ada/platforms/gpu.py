@@ -15,7 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from openrlhf_ada.config.flags import ConfigError
+from openrlhf_ada.config.flags import ConfigError, raise_all
 from openrlhf_ada.config.installed import SETUP_FOR_GPUS
 from openrlhf_ada.host import engine_options
 from openrlhf_ada.platforms.nvml import Driver, Gpu, NoNvmlError, NvmlError, read_driver
@@ -257,29 +257,35 @@ def _cpu_is_meant(args: SimpleNamespace, found: Collection[Trouble]) -> bool:
 
 
 def check_cpu_limits(args: SimpleNamespace) -> None:
-    """Raises ConfigError for the first flag that needs a GPU. `args`: OpenRLHF's namespace, nested by dots."""
+    """Raises ConfigError for all flags that need a GPU. `args`: OpenRLHF's namespace, nested by dots."""
     ds, sleeps = args.ds, args.vllm.enable_sleep and args.train.colocate_all
     no_flash, leave_out = "there is no flash-attn", "Leave the flag out"
+    sets = leave_out if args.ada.device == "cpu" else "Use --ada_device cpu, which sets all that a CPU needs"
     attention, sync = ds.attn_implementation, args.vllm.sync_backend
     limits = [
+        ("--ds.attn_implementation", attention, ("sdpa", "eager"), no_flash, sets),
+        ("--vllm.sync_backend", sync, ("gloo",), "weights go through gloo", sets),
         ("--ds.packing_samples", ds.packing_samples, (False,), no_flash, leave_out),
         ("--train.dynamic_batch_enable", args.train.dynamic_batch_enable, (False,), no_flash, leave_out),
         ("--ds.ring_attn_size", ds.ring_attn_size, (1,), no_flash, leave_out),
         ("--ds.load_in_4bit", ds.load_in_4bit, (False,), "there are no 4-bit kernels", leave_out),
         ("--vllm.enable_sleep", sleeps, (False,), "engines cannot sleep", leave_out),
-        ("--ds.attn_implementation", attention, ("sdpa", "eager"), no_flash, "Use --ds.attn_implementation sdpa"),
-        ("--vllm.sync_backend", sync, ("gloo",), "weights go through gloo", "Use --vllm.sync_backend gloo"),
     ]
     chosen, gpu_only = engine_options.options_of(args.ada.engine_args), engine_options.reasons("needs_gpu").items()
     limits += [(engine_options.FLAG, name, (), why, "Leave it out") for name, why in gpu_only if name in chosen]
-    for flag, value, allowed, reason, remedy in limits:
-        if value not in allowed:
-            raise ConfigError(flag, value, f"this machine has no GPU, and on a CPU {reason}", remedy)
+    raise_all(
+        (flag, value, f"this machine has no GPU, and on a CPU {reason}", remedy)
+        for flag, value, allowed, reason, remedy in limits
+        if value not in allowed
+    )
 
 
 def check_gpu_limits(args: SimpleNamespace) -> None:
     """Raises ConfigError for the first flag whose package is missing. `args`: OpenRLHF's namespace, nested by dots."""
     ds = args.ds
+    if args.ada.device == "cpu":
+        remedy = f"Leave it out, or hide the GPUs: {VISIBLE}= openrlhf-ada ..."
+        raise ConfigError("--ada_device", "cpu", "this machine has a GPU, which would be used", remedy)
     needs = [
         # OpenRLHF imports it at module top, whatever attention is used.
         ("--ds.attn_implementation", ds.attn_implementation, True, "flash_attn", "OpenRLHF needs"),

@@ -188,17 +188,37 @@ def _cost_text(cost: float | None) -> str:
 
 
 def conclusion(paid: Payoff) -> str:
-    """What may be said, by the 95 % intervals of the ratios to uniform sampling."""
+    """One sentence: did adaptive sampling pay? By the 95 % intervals of the ratios to uniform sampling."""
+    unknown = "It cannot be said whether adaptive sampling paid, because"
     if paid.cost is None:
-        return "no group had a signal: the prompts are too hard or too easy for this model"
+        return f"{unknown} no group had a signal: the prompts are too hard or too easy for this model."
     if not paid.designs:
-        return "the pools do not tell what uniform sampling would have had"
-    return "; ".join(
-        f"{_verdict(d)} groups with signal than uniform sampling with {d.per_prompt:.4g}" for d in paid.designs
-    )
+        return f"{unknown} its pools do not tell what uniform sampling would have had."
+    # On more prompts first, on the run's own last, where the pools tell both.
+    found = [(_verdict(d), d) for d in paid.designs]
+    words, on_same = [word for word, _ in found], found[-1][1].per_prompt == round(paid.per_prompt, 1)
+    if all(word == "more" for word in words):
+        verdict = "Adaptive sampling paid"
+    elif words[-1] == "more" and on_same:
+        verdict = "Adaptive sampling paid only if you have no other prompts to train on"
+    elif any(words):
+        verdict = "Adaptive sampling did not pay"
+        found.sort(key=lambda each: each[0] == "more")
+    else:
+        verdict = f"{unknown} the difference is not significant"
+    compared = [f"{_difference(word, d)} {d.per_prompt:.4g} for each of {d.prompts:,.0f} prompts" for word, d in found]
+    first, *others = compared
+    others = [text.replace(" groups with signal", "").replace(" uniform sampling", "") for text in others]
+    return f"{verdict}: for as many rollouts it had {', and '.join([first, *others])}."
+
+
+def _difference(verdict: str, uniform: Uniform) -> str:
+    size = f"{abs(uniform.ratio.value - 1):.0%} " if verdict and uniform.ratio else ""
+    return f"{size}{verdict or 'as many'} groups with signal {'than' if verdict else 'as'} uniform sampling with"
 
 
 def _verdict(uniform: Uniform) -> str:
+    """more, fewer, or nothing where the interval holds 1."""
     if uniform.ratio is None or uniform.ratio.low > 1:
         return "more"
-    return "fewer" if uniform.ratio.high < 1 else "neither more nor fewer"
+    return "fewer" if uniform.ratio.high < 1 else ""

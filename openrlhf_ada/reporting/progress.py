@@ -33,7 +33,7 @@ class ProgressView:
     - "begin" (step, max_steps): training starts after this step.
     - "sampling" (seconds and the fields of `core.scheduling.Progress`): where a step's sampling is.
     - "step" (step, max_steps, metrics), "eval" (step, accuracy, ci95, which may be None), "note" (text).
-    - "done" (run_dir): the run is over.
+    - "done" (run_dir, conclusion): the run is over.
 
     `stream`: where to write, standard error if None; `clock`: monotonic seconds.
     """
@@ -112,7 +112,9 @@ class ProgressView:
         self._line(evaluation_line(step, accuracy, ci95))
         self._begin("going on")
 
-    def _on_done(self, run_dir: str) -> None:
+    def _on_done(self, run_dir: str, conclusion: str = "") -> None:
+        if conclusion:
+            self._line(conclusion)
         self._line(f"report: {run_dir}/report.html (the record is beside it)")
         self._begin("ending")
 

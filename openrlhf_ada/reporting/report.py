@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from openrlhf_ada.reporting.page import escaped, html_table, write_page
-from openrlhf_ada.reporting.payoff import Payoff, payoff, payoff_lines
+from openrlhf_ada.reporting.payoff import Payoff, conclusion, payoff, payoff_lines
 from openrlhf_ada.reporting.recorded_flags import flat
 from openrlhf_ada.reporting.run_charts import run_sections
 from openrlhf_ada.reporting.run_record import Run, summarise
@@ -14,9 +14,9 @@ from openrlhf_ada.reporting.visits import page_samples, read_visits
 BY_SOURCE = "eval/accuracy/"
 
 
-def write_report(run: Run, out_html: Path) -> None:
-    """Write the report of a run (finished, running or killed; with or without evaluations). Raises RunDamageError:
-    `samples.jsonl` is damaged, by file and line."""
+def write_report(run: Run, out_html: Path) -> str:
+    """Write the report of a run (finished, running or killed; with or without evaluations). Returns its conclusion;
+    empty where there is nothing to compare. Raises RunDamageError: `samples.jsonl` is damaged, by file and line."""
     visits = read_visits(run)
     paid = payoff(run, visits)
     sections = run_sections(run, visits, paid)
@@ -30,6 +30,7 @@ def write_report(run: Run, out_html: Path) -> None:
         tables=_evaluations(run) + _config(run),
         source=f"written from {run.run_dir}. Metrics are explained in docs/metrics.md, this page in docs/report.md.",
     )
+    return "" if paid is None else conclusion(paid)
 
 
 def _describe(run: Run) -> str:

@@ -23,26 +23,30 @@ LINE_S = 300.0
 def start_lines(
     count: int, note: Callable[[str], None], clock: Callable[[], float] = time.monotonic
 ) -> Callable[[], bool]:
-    """A function that tells `note` what is due of these engines' start, and whether all are up."""
+    """A function that tells `note` what is due of these engines' start, and whether all are up; for any thread."""
     engines = "1 vLLM engine is" if count == 1 else f"{count} vLLM engines are"
-    since, next_line_s = clock(), FIRST_LINE_S
+    since, next_line_s, is_told, lock = clock(), FIRST_LINE_S, False, threading.Lock()
 
     def look() -> bool:
-        nonlocal next_line_s
-        up, seconds = num_engines_up(), clock() - since
-        if up >= count:
-            note(f"{engines} up after {seconds:.0f} s")
-        elif seconds >= next_line_s:
-            next_line_s += min(next_line_s, LINE_S)
-            note(f"{engines} starting: {up} up after {seconds:.0f} s; --verbose shows what vLLM does")
-        return up >= count
+        nonlocal next_line_s, is_told
+        with lock:
+            if is_told:
+                return True
+            up, seconds = num_engines_up(), clock() - since
+            if is_told := up >= count:
+                note(f"{engines} up after {seconds:.0f} s")
+            elif seconds >= next_line_s:
+                next_line_s += min(next_line_s, LINE_S)
+                note(f"{engines} starting: {up} up after {seconds:.0f} s; --verbose shows what vLLM does")
+            return is_told
 
     return look
 
 
 @contextmanager
-def watched_starts(count: int, note: Callable[[str], None]) -> Iterator[None]:
-    """Within the block, which starts `count` engines, tell `note` of it; Ray must be initialised."""
+def watched_starts(count: int, note: Callable[[str], None]) -> Iterator[Callable[[], object]]:
+    """Within the block, which starts `count` engines, tell `note` of it; Ray must be initialised. The block gets a
+    function that tells at once what is due, so that nothing later overtakes it."""
     look, stopped = start_lines(count, note), threading.Event()
 
     def watch() -> None:
@@ -55,7 +59,7 @@ def watched_starts(count: int, note: Callable[[str], None]) -> Iterator[None]:
     if count:
         thread.start()
     try:
-        yield
+        yield look if count else lambda: None
     finally:
         stopped.set()
         if count:

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from openrlhf_ada.config.choosing import check_candidates
-from openrlhf_ada.config.flags import ConfigError, Problem, raise_first
+from openrlhf_ada.config.flags import ConfigError, Problem, raise_all, raise_first
 from openrlhf_ada.config.host_rules import check_against_host
 from openrlhf_ada.config.host_values import batch_plan
 from openrlhf_ada.config.passed_on import arguments_of
@@ -41,8 +41,9 @@ def check_flags(args: SimpleNamespace) -> None:
 
 def check_without_files(args: SimpleNamespace) -> None:
     """What can be said of the flags where the files that they name may be on another machine; raises ConfigError."""
+    raise_all(_required(args))
     check_against_host(args.ada, args)
-    raise_first(chain(_required(args), _rewards(args), _others(args)))
+    raise_first(chain(_rewards(args), _others(args)))
     check_stops(engine_arguments(args.ada.engine_args), arguments_of(args.ada.sampling_args).get("stop"))
 
 
@@ -55,7 +56,8 @@ def _required(args: SimpleNamespace) -> Iterator[Problem]:
     if args.data.prompt_dataset is None:
         yield "--data.prompt_dataset", None, "there are no prompts to train on", "Give a .jsonl or a hub id"
     if not engines or engines < 0:
-        yield "--vllm.num_engines", engines, "vLLM samples", "Use --vllm.num_engines 1"
+        remedy = "Use --vllm.num_engines 1, or without a GPU --ada_device cpu, which sets all that a CPU needs"
+        yield "--vllm.num_engines", engines, "vLLM samples", remedy
     if not (args.reward.remote_url or args.reward.model_name_or_path or args.train.agent_func_path):
         yield "--reward.remote_url", None, "nothing says what a good answer is", a_reward
     if args.use_ms and importlib.util.find_spec("modelscope") is None:

@@ -105,11 +105,11 @@ class Recorder:
         self._log.close()
         try:
             self._log.write_summary(summarise(read_run(self.run_dir)))
-            write_report(read_run(self.run_dir), self.run_dir / "report.html")
+            conclusion = write_report(read_run(self.run_dir), self.run_dir / "report.html")
         finally:
             # Last: one may wait for its server.
             self.trackers.finish()
-        emit(self._args, "done", run_dir=str(self.run_dir))
+        emit(self._args, "done", run_dir=str(self.run_dir), conclusion=conclusion)
 
 
 def emit(args: Any, kind: str, **content: Any) -> None:

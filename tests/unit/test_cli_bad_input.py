@@ -204,8 +204,36 @@ def test_gpu_only_features_are_refused_on_cpu(
     if flag is None:
         check_cpu_limits(args)
         return
-    with pytest.raises(ConfigError, match=f"^{re.escape(flag)} is .* no GPU"):
+    with pytest.raises(ConfigError, match=f"(?m)^{re.escape(flag)} is .* no GPU"):
         check_cpu_limits(args)
+
+
+def test_one_message_names_all_that_a_cpu_cannot_do(argv_with: Callable[[Flags], list[str]]) -> None:
+    args = parse(
+        argv_with({"--ds.packing_samples": "", "--ds.attn_implementation": None, "--vllm.sync_backend": None})
+    )
+    with pytest.raises(ConfigError) as error:
+        check_cpu_limits(args)
+    flags = [line.split(" is ")[0] for line in str(error.value).splitlines()]
+    assert flags == ["--ds.attn_implementation", "--vllm.sync_backend", "--ds.packing_samples"]
+    assert "--ada_device cpu" in error.value.remedy
+
+
+def test_one_flag_sets_what_a_cpu_needs_and_given_ones_win(argv_with: Callable[[Flags], list[str]]) -> None:
+    cpu: Flags = {"--ada_device": "cpu", "--vllm.num_engines": None, "--actor.num_gpus_per_node": None}
+    args = parse(argv_with(cpu))
+    check_cpu_limits(args)
+    assert (args.vllm.num_engines, args.actor.num_gpus_per_node, args.ref.num_gpus_per_node) == (1, 1, 1)
+    assert parse(argv_with(cpu | {"--vllm.num_engines": "2"})).vllm.num_engines == 2
+    with pytest.raises(ConfigError, match=r"^--ada_device is 'cpu'.* GPU"):
+        check_gpu_limits(args)
+
+
+def test_one_message_names_all_that_is_missing() -> None:
+    with pytest.raises(ConfigError) as error:
+        parse([])
+    names = [line.split(" is ")[0] for line in str(error.value).splitlines()]
+    assert len(names) == 4 and names[0] == "--actor.model_name_or_path" and names[-1] == "--reward.remote_url"
 
 
 @pytest.mark.parametrize(

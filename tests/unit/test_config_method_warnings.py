@@ -97,3 +97,9 @@ def test_flags_without_effect_are_named_with_the_reason(
 def test_every_reason_has_a_line_of_its_own(argv_with: ArgvWith) -> None:
     lines = warnings_of(argv_with(SEQ | {"--ada_budget": "6", "--ada_half_life": "9", "--ada_objective": "sqrt"}))
     assert [line.split(":")[0] for line in lines] == ["--ada_budget", "--ada_half_life", "--ada_objective"]
+
+
+@pytest.mark.parametrize(("wave", "is_told"), [("16", True), ("8", True), ("4", False)])
+def test_a_wave_as_large_as_the_cap_is_told(argv_with: ArgvWith, wave: str, is_told: bool) -> None:
+    told = warnings_of(argv_with(SEQ | {"--ada_wave": wave, "--ada_max_samples": "8"}))
+    assert [line.startswith(f"--ada_wave {wave} ") for line in told] == [True] * is_told

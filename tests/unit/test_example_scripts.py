@@ -147,9 +147,9 @@ def test_toy_is_built_only_for_its_own_paths() -> None:
 
 
 MACHINE = {
-    *("vllm.num_engines", "vllm.sync_backend", "vllm.enable_sleep", "vllm.gpu_memory_utilization"),
+    *("ada.device", "vllm.num_engines", "vllm.sync_backend", "vllm.enable_sleep", "vllm.gpu_memory_utilization"),
     *("ds.attn_implementation", "ds.zero_stage", "ds.packing_samples", "ds.enable_sleep"),
-    *(f"{model}.num_gpus_per_node" for model in ("actor", "ref", "critic")),
+    *(f"{model}.num_gpus_per_node" for model in ("actor", "ref", "critic", "reward")),
     *("train.colocate_all", "train.dynamic_batch_enable", "actor.gradient_checkpointing_enable"),
     *(f"{part}.{name}" for part in ("train", "rollout") for name in ("max_tokens_per_gpu", "micro_batch_size")),
 }

@@ -271,7 +271,7 @@ def flags(*, for_cpu: bool) -> SimpleNamespace:
             attn_implementation="sdpa" if for_cpu else "flash_attention_2",
         ),
         train=SimpleNamespace(dynamic_batch_enable=False, colocate_all=False),
-        ada=SimpleNamespace(engine_args=None),
+        ada=SimpleNamespace(engine_args=None, device="gpu"),
         vllm=SimpleNamespace(
             tensor_parallel_size=1, enable_sleep=False, sync_backend="gloo" if for_cpu else "nccl"
         ),

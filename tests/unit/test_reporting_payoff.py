@@ -176,14 +176,16 @@ def test_sentences_name_both_designs_at_equal_rollouts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("pools", "said"),
     [
-        ([[0, 1]] * 20 + [[1, 1, 0, 1]] * 80, r"^more groups\b.* 2\b"),
-        ([[0, 1]] * 60 + [[1, 1, 1, 1]] * 40, r"^fewer groups\b.* 2\b"),
-        ([[0, 1]] * 50 + [[1, 1, 0, 1]] * 50, r"^neither\b"),
-        ([[1, 1, 1, 1]] * 5, r"^no group\b"),
+        ([[0, 1]] * 20 + [[1, 1, 0, 1]] * 80, r" did not pay: .* as many .* with 3\.6 .* 178% more .* with 2\b"),
+        ([[0, 1]] * 60 + [[1, 1, 1, 1]] * 40, r" did not pay: .*% fewer .* with 2\b"),
+        ([[0, 1]] * 50 + [[1, 1, 0, 1]] * 50, r"^It cannot be said .* not significant: .* as many"),
+        ([[0, 0, 1]] * 50 + [[0, 0, 0, 0, 1]] * 50, r" paid: .* more .* with 2 .* 100% more .* with 4 "),
+        ([[0, 1]] * 50 + [[0] * 7 + [1]] * 50, r" paid only if .* 20% fewer .* with 2 .* 100% more .* with 5 "),
+        ([[1, 1, 1, 1]] * 5, r"^It cannot be said .*\bno group\b"),
     ],
 )
 def test_conclusion_follows_the_interval(tmp_path: Path, pools: list[list[float]], said: str) -> None:
     """The third is close: 300 rollouts, 100 groups; uniform sampling would have had 75 of 150 prompts."""
-    if "neither" in said:
+    if "significant" in said:
         pools = [[0, 1]] * 6 + [[1, 1, 0, 1]] * 3 + [[0, 0, 0, 0]] * 2
     assert re.search(said, conclusion(paid_for(tmp_path, pools)))
