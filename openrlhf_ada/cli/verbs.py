@@ -10,9 +10,7 @@ from types import ModuleType
 
 from openrlhf_ada.config.installed import check_packages
 
-TRAINING = (
-    *("openrlhf", "vllm", "torch", "transformers", "ray", "deepspeed", "datasets", "psutil", "rich", "plotly"),
-)
+TRAINING = ("openrlhf", "vllm", "torch", "transformers", "ray", "deepspeed", "datasets", "psutil", "rich")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +81,9 @@ VERBS = {
     "eval": Verb(
         "evaluate checkpoints or a server's models: avg@n, pass@k, maj@n, with intervals",
         "evaluate",
-        needs=("datasets", "openai", "plotly", "rich"),
+        needs=("datasets", "openai", "rich"),
     ),
-    "report": Verb("write the page of a run, or of several beside each other", "report", needs=("plotly",)),
+    "report": Verb("write the page of a run, or of several beside each other", "report"),
     "methods": Verb("list the methods of --ada_method, or show one: what it sets, and from where", "methods"),
     "plan": Verb("estimate what a step of each method takes and gives", "plan", needs=("rich",)),
 }

@@ -20,7 +20,7 @@ OPENRLHF = "openrlhf"
 MODULES = frozenset(
     (
         *(OPENRLHF, "vllm", "torch", "transformers", "ray", "deepspeed", "flash_attn", "peft", "wandb", "datasets"),
-        *("math_verify", "aiohttp", "reasoning_gym", "matplotlib", "plotly", "rich", "filelock", "huggingface_hub"),
+        *("math_verify", "aiohttp", "reasoning_gym", "matplotlib", "rich", "filelock", "huggingface_hub"),
         *("psutil", "yaml", "accelerate", "gguf", "openai", "pyarrow", "sympy", "tokenizers"),
     )
 )

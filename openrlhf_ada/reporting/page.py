@@ -17,8 +17,6 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from plotly.offline import get_plotlyjs
-
 from openrlhf_ada import __version__
 from openrlhf_ada.config.visible import visible
 from openrlhf_ada.reporting.charts import AXES, Chart, Section, Series, shortened
@@ -41,9 +39,9 @@ def write_page(
     `title`, `subtitle` and `source` are texts; `head` and `tables` are HTML; `samples` as of `visits.page_samples`.
     """
     folder = files("openrlhf_ada.reporting") / "page_files"
-    plotly, script = get_plotlyjs(), (folder / "report.js").read_text(encoding="utf-8")
+    script = (folder / "report.js").read_text(encoding="utf-8")
     page = Template((folder / "report.html").read_text(encoding="utf-8")).substitute(
-        hashes=f"{_hash(plotly)} {_hash(script)}",
+        hash=_hash(script),
         title=escaped(title),
         subtitle=escaped(subtitle),
         css=(folder / "report.css").read_text(encoding="utf-8"),
@@ -53,7 +51,6 @@ def write_page(
         version=__version__,
         source=escaped(source),
         data=as_script_json(_chart_data(sections) | {"samples": samples}),
-        plotly=plotly,
         script=script,
     )
     write_atomically(out_html, page.encode("utf-8"))

@@ -2,7 +2,6 @@
 // Draws the charts of a report and lists its samples. Every text from a run becomes a text node; nothing of it is HTML.
 
 const DATA = JSON.parse(document.getElementById("data").textContent);
-const dark = matchMedia("(prefers-color-scheme: dark)");
 const make = (tag, className, text) => {
   const element = document.createElement(tag);
   if (className) element.className = className;
@@ -22,19 +21,19 @@ function isPair(text, at) {
   const high = (c) => c >= 0xd800 && c <= 0xdbff, low = (c) => c >= 0xdc00 && c <= 0xdfff;
   return (high(code) && low(text.charCodeAt(at + 1))) || (low(code) && high(text.charCodeAt(at - 1)));
 }
-// Plotly reads a few tags in names and hover texts.
-const plain = (text) => visible(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 
-// ---- charts ----
+// ---- charts: SVG in the pixels of their place; colours are the page's, so a dark page needs no new drawing ----
+
+const svg = (parent, tag, attributes, text) => {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  if (text !== undefined) element.textContent = text;
+  parent.append(element);
+  return element;
+};
 
 let axis = Object.keys(DATA.axes)[0];
-const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
-const faint = (hex, part) => hex + Math.round(255 * part).toString(16).padStart(2, "0");
 const xOf = (series) => series.x[axis] || series.x.x || series.x.steps;
-
-function traces(chart) {
-  return chart.series.flatMap((series) => seriesTraces(series, chart));
-}
 
 // From this many steps on, a curve is faint under a running mean: of 5 steps, or of 1/15 of a long run.
 const SMOOTHED_FROM = 15;
@@ -47,70 +46,154 @@ function runningMean(series) {
   });
 }
 
-function seriesTraces(series, chart) {
-  const x = xOf(series), ink = color(series.color), name = plain(series.name);
-  const hover = (series.text || []).map(plain);
-  const base = { x, y: series.y, name, legendgroup: name, hovertext: hover, hovertemplate: hoverLine(chart, hover.length) };
-  if (series.kind === "bar") return [{ ...base, type: "bar", marker: { color: ink } }];
-  if (series.kind === "area") {
-    // A single step has no line.
-    return [{ ...base, mode: x.length > 1 ? "lines" : "markers", marker: { color: ink, size: 8 }, stackgroup: "all", line: { color: ink, width: 0.5 }, fillcolor: faint(ink, 0.75) }];
-  }
-  const low = series.low, high = series.high;
-  const error = low && !series.band
-    ? { type: "data", symmetric: false, array: high.map((h, i) => h - series.y[i]), arrayminus: low.map((l, i) => series.y[i] - l), thickness: 1.6, width: 4 }
-    : undefined;
-  if (series.kind === "points") return [{ ...base, mode: "markers", marker: { color: ink, size: 9 }, error_y: error }];
-  const line = { color: ink, width: 2.2 };
-  const smooth = runningMean(series);
-  if (smooth && !series.band) {
-    const raw = { ...base, mode: "lines", line: { color: faint(ink, 0.35), width: 1 }, showlegend: false, hoverinfo: "skip", hovertemplate: undefined };
-    return [raw, { ...base, y: smooth, mode: "lines", line }];
-  }
-  const few = series.y.length <= 25;
-  const drawn = { ...base, y: smooth || series.y, mode: few && !smooth ? "lines+markers" : "lines", line, marker: { size: low && !series.band ? 8 : 5, symbol: low && !series.band ? "square" : "circle" }, error_y: error };
-  if (!series.band) return [drawn];
-  const edge = { x, mode: "lines", line: { width: 0 }, showlegend: false, hoverinfo: "skip", legendgroup: name };
-  return [{ ...edge, y: low }, { ...edge, y: high, fill: "tonexty", fillcolor: faint(ink, 0.18) }, drawn];
+// Round numbers to read a range by.
+function ticks([low, high], most, sizes = [1, 2, 5, 10]) {
+  const raw = (high - low) / most, size = 10 ** Math.floor(Math.log10(raw));
+  const step = sizes.map((part) => part * size).find((it) => it >= raw * 0.999), found = [];
+  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i++) found.push(i * step + 0);
+  return found;
+}
+const compact = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 4 });
+const told = (value, share) => share ? `${Number((100 * value).toPrecision(3))}%` : compact.format(value);
+
+// What is drawn of each series: x, y, the mean of its neighbours, and of stacked ones what they stand on.
+function layersOf(chart) {
+  const below = new Map();
+  return chart.series.map((series) => {
+    const x = xOf(series), layer = { ...series, x, smooth: runningMean(series), isSquare: Boolean(series.low) && !series.band };
+    if (series.kind !== "area") return layer;
+    layer.low = x.map((at) => below.get(at) || 0);
+    layer.high = x.map((at, i) => layer.low[i] + (series.y[i] || 0));
+    x.forEach((at, i) => below.set(at, layer.high[i]));
+    return layer;
+  });
 }
 
-function hoverLine(chart, hasText) {
-  const value = chart.y_share ? "%{y:.1%}" : "%{y:.4~g}";
-  return `${value}${hasText ? " · %{hovertext}" : ""}`;
+function rangesOf(chart, layers) {
+  const all = (pick) => layers.flatMap(pick).filter((value) => value !== null && value !== undefined);
+  const xs = all((layer) => layer.x), ys = all((layer) => [...layer.y, ...(layer.low || []), ...(layer.high || [])]);
+  const bottom = ys.reduce((a, b) => Math.min(a, b), 0), top = ys.reduce((a, b) => Math.max(a, b), bottom);
+  const y = [bottom && 1.05 * bottom, top + 0.06 * (top - bottom || 1)];
+  if (chart.categories.length) return { x: [-0.6, chart.categories.length - 0.4], y };
+  const low = chart.over_time ? xs.reduce((a, b) => Math.min(a, b)) : 0, high = xs.reduce((a, b) => Math.max(a, b));
+  const pad = 0.02 * (high - low) || 1;
+  return { x: [chart.over_time ? low - pad : 0, high + pad], y };
 }
 
-function layout(chart) {
-  const ink = color("ink"), grid = color("line");
-  const line = { gridcolor: grid, zerolinecolor: grid, linecolor: grid, automargin: true, fixedrange: innerWidth < 700 };
-  const x = { ...line, title: { text: plain(chart.over_time ? DATA.axes[axis] || "" : chart.x_label), standoff: 6 } };
-  if (chart.categories.length) Object.assign(x, { tickvals: chart.categories.map((_, i) => i), ticktext: chart.categories.map(plain), range: [-0.6, chart.categories.length - 0.4], showgrid: false });
-  if (!chart.over_time && !chart.categories.length) x.rangemode = "tozero";
-  const y = { ...line, title: { text: plain(chart.y_label), standoff: 8 }, rangemode: "tozero" };
-  if (chart.y_share) y.tickformat = ".0%";
-  return {
-    paper_bgcolor: color("page"), plot_bgcolor: color("page"), font: { color: ink, size: 13, family: getComputedStyle(document.body).fontFamily },
-    margin: { l: 52, r: 12, t: 8, b: 40 }, xaxis: x, yaxis: y, hovermode: chart.series.some((s) => s.kind === "points") ? "closest" : "x unified",
-    legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, font: { size: 12 } }, barmode: "group",
-    hoverlabel: { bgcolor: color("soft"), font: { color: ink }, bordercolor: grid },
-    showlegend: chart.series.length > 1,
-  };
-}
+const zoomed = new Map();
 
-const OPTIONS = { responsive: true, displayModeBar: false };
-const drawn = new Set();
 function draw(element) {
-  drawn.add(element);
-  const chart = DATA.charts[element.dataset.chart];
-  return Plotly.react(element, traces(chart), layout(chart), OPTIONS);
+  if (!element.clientWidth) return;
+  drawn.set(element, element.clientWidth);
+  const chart = DATA.charts[element.dataset.chart], layers = layersOf(chart), ranges = rangesOf(chart, layers);
+  if (zoomed.has(element)) ranges.x = zoomed.get(element);
+  const legend = make("div", "legend");
+  if (layers.length > 1) for (const layer of layers) {
+    const entry = make("span", "", visible(layer.name));
+    entry.prepend(Object.assign(make("i", "swatch"), { style: `background: var(--${layer.color})` }));
+    legend.append(entry);
+  }
+  element.replaceChildren(legend);
+  const width = element.clientWidth, height = element.clientHeight - legend.offsetHeight;
+  const yTicks = ticks(ranges.y, 5, [1, 2, 2.5, 5, 10]), labels = yTicks.map((at) => told(at, chart.y_share));
+  const left = 14 + 7.5 * Math.max(...labels.map((label) => label.length)), top = 24, w = width - left - 8;
+  const names = chart.categories.length ? chart.categories : ticks(ranges.x, w / 75).map((at) => told(at));
+  const places = chart.categories.length ? names.map((_, i) => i) : ticks(ranges.x, w / 75);
+  const isSlanted = chart.categories.length > 0 && w / names.length < 66, h = height - top - (isSlanted ? 76 : 44);
+  const px = (x) => w * (x - ranges.x[0]) / (ranges.x[1] - ranges.x[0]), py = (y) => h * (ranges.y[1] - y) / (ranges.y[1] - ranges.y[0]);
+  const root = svg(element, "svg", { viewBox: `0 0 ${width} ${height}`, width: "100%", height, role: "img", "aria-label": chart.title });
+  svg(root, "text", { x: 0, y: 13, class: "quiet" }, visible(chart.y_label));
+  svg(root, "text", { x: left + w / 2, y: height - 6, class: "quiet xtitle", "text-anchor": "middle" }, visible(chart.over_time ? DATA.axes[axis] || "" : chart.x_label));
+  yTicks.forEach((at, i) => {
+    svg(root, "path", { d: `M${left} ${top + py(at)}h${w}`, class: "grid" });
+    svg(root, "text", { x: left - 7, y: top + py(at) + 4, "text-anchor": "end" }, labels[i]);
+  });
+  places.forEach((at, i) => {
+    const x = left + px(at), y = top + h + 17;
+    svg(root, "text", isSlanted ? { x, y: y - 4, "text-anchor": "end", transform: `rotate(-40 ${x} ${y - 4})` } : { x, y, "text-anchor": "middle" }, visible(names[i]));
+  });
+  // An svg within clips what a zoomed chart leaves out, and no marks at the edge else.
+  const plot = svg(root, "svg", { x: left, y: top, width: w, height: h, overflow: zoomed.has(element) ? "hidden" : "visible" });
+  const bars = layers.filter((layer) => layer.kind === "bar");
+  for (const layer of layers) drawLayer(plot, layer, px, py, bars.indexOf(layer), bars.length);
+  listen(element, { chart, layers, plot, px, py, w, h, left, top, ranges });
 }
+
+function drawLayer(plot, layer, px, py, place, numBars) {
+  const ink = `var(--${layer.color})`, { x, y } = layer;
+  const path = (values) => x.map((at, i) => values[i] === null ? "" : `${i && values[i - 1] !== null ? "L" : "M"}${px(at)} ${py(values[i])}`).join("");
+  const between = (low, high, opacity) => {
+    const back = [...x.keys()].reverse().map((i) => `L${px(x[i])} ${py(low[i])}`).join("");
+    svg(plot, "path", { d: `${path(high)}${back}Z`, style: `fill: ${ink}; fill-opacity: ${opacity}` });
+  };
+  const stroke = (values, thick, opacity) => svg(plot, "path", { d: path(values), style: `fill: none; stroke: ${ink}; stroke-width: ${thick}; stroke-opacity: ${opacity}; stroke-linejoin: round` });
+  const mark = (size, values) => x.forEach((at, i) => {
+    if (values[i] === null) return;
+    if (layer.isSquare) svg(plot, "rect", { class: "mark", x: px(at) - size, y: py(values[i]) - size, width: 2 * size, height: 2 * size, style: `fill: ${ink}` });
+    else svg(plot, "circle", { class: "mark", cx: px(at), cy: py(values[i]), r: size, style: `fill: ${ink}` });
+  });
+  if (layer.kind === "bar") {
+    const size = 0.8 / numBars;
+    return x.forEach((at, i) => svg(plot, "rect", { x: px(at - 0.4 + place * size), y: py(y[i]), width: px(size) - px(0), height: py(0) - py(y[i]), style: `fill: ${ink}` }));
+  }
+  // A single step has no line.
+  if (layer.kind === "area") return x.length > 1 ? between(layer.low, layer.high, 0.75) : mark(4, layer.high);
+  if (layer.band) between(layer.low, layer.high, 0.18);
+  else if (layer.low) x.forEach((at, i) => svg(plot, "path", { d: `M${px(at)} ${py(layer.low[i])}V${py(layer.high[i])}m-4 0h8M${px(at) - 4} ${py(layer.low[i])}h8`, style: `stroke: ${ink}; stroke-width: 1.6` }));
+  if (layer.kind === "points") return mark(4.5, y);
+  if (layer.smooth && !layer.band) stroke(y, 1, 0.35);
+  stroke(layer.smooth || y, 2.2, 1);
+  if (y.length <= 25 && !layer.smooth) mark(layer.isSquare ? 4 : 2.5, y);
+}
+
+// Under the pointer: the values at the nearest x. Drag to zoom, double-click to go back.
+function listen(element, { chart, layers, plot, px, py, w, h, left, top, ranges }) {
+  const box = make("div", "hover"), rule = svg(plot, "path", { class: "grid" }), chosen = svg(plot, "rect", { class: "chosen", y: 0, height: h, width: 0 });
+  const root = plot.parentNode, places = [...new Set(layers.flatMap((layer) => layer.x))];
+  let from = null;
+  box.hidden = true;
+  element.append(box);
+  const at = (event) => Math.max(0, Math.min(w, event.clientX - root.getBoundingClientRect().left - left));
+  root.addEventListener("pointermove", (event) => {
+    const pixel = at(event), nearest = places.reduce((best, x) => Math.abs(px(x) - pixel) < Math.abs(px(best) - pixel) ? x : best, places[0]);
+    if (from !== null) {
+      chosen.setAttribute("x", Math.min(from, pixel));
+      chosen.setAttribute("width", Math.abs(pixel - from));
+    }
+    rule.setAttribute("d", `M${px(nearest)} 0V${h}`);
+    const lines = layers.flatMap((layer) => {
+      const i = layer.x.indexOf(nearest), value = i < 0 ? null : (layer.smooth || layer.y)[i];
+      return value === null || value === undefined ? [] : [`${layers.length > 1 ? `${visible(layer.name)}: ` : ""}${told(value, chart.y_share)}${layer.text ? ` · ${visible(layer.text[i])}` : ""}`];
+    });
+    const head = chart.categories.length ? visible(chart.categories[nearest]) : told(nearest);
+    box.replaceChildren(...[head, ...lines].map((line) => make("div", "", line)));
+    box.hidden = false;
+    const x = left + px(nearest) + 12;
+    box.style.left = `${x + box.offsetWidth > left + w ? Math.max(0, x - box.offsetWidth - 24) : x}px`;
+    box.style.top = `${element.clientHeight - plot.parentNode.clientHeight + top}px`;
+  });
+  const end = () => { box.hidden = true; rule.removeAttribute("d"); from = null; chosen.setAttribute("width", 0); };
+  root.addEventListener("pointerleave", end);
+  root.addEventListener("pointerdown", (event) => { if (event.pointerType === "mouse" && !chart.categories.length) from = at(event); });
+  root.addEventListener("pointerup", (event) => {
+    const to = at(event), value = (pixel) => ranges.x[0] + pixel / w * (ranges.x[1] - ranges.x[0]);
+    if (from === null || Math.abs(to - from) < 8) return end();
+    zoomed.set(element, [value(Math.min(from, to)), value(Math.max(from, to))]);
+    draw(element);
+  });
+  root.addEventListener("dblclick", () => { zoomed.delete(element); draw(element); });
+}
+
+// With the width that they were drawn for.
+const drawn = new Map();
 
 // Those out of sight wait, so that a page of many charts is there at once.
 const watcher = new IntersectionObserver((seen) => {
-  for (const entry of seen) if (entry.isIntersecting && !drawn.has(entry.target)) draw(entry.target);
+  for (const entry of seen) if (entry.isIntersecting && !drawn.has(entry.target)) { draw(entry.target); sizes.observe(entry.target); }
 }, { rootMargin: "600px" });
+const sizes = new ResizeObserver((seen) => { for (const { target } of seen) if (drawn.get(target) !== target.clientWidth) draw(target); });
 for (const element of document.querySelectorAll(".plot")) watcher.observe(element);
-const redraw = () => { for (const element of drawn) draw(element); };
-dark.addEventListener("change", redraw);
+const redraw = () => { zoomed.clear(); for (const element of drawn.keys()) draw(element); };
 addEventListener("beforeprint", () => { for (const element of document.querySelectorAll(".plot")) draw(element); });
 
 const chooser = document.getElementById("axis");
