@@ -22,6 +22,9 @@ WORKS_CPU = 0.05
 WORKS_BYTES = 16 * 1024
 """Bytes a second, read or written. An idle process of Ray moves up to 1 KiB a second."""
 
+HELPER = "multiprocessing.resource_tracker"
+"""In the command line of Python's process that removes what others leave behind. Nothing waits for it."""
+
 SAID_OF_SIGNALS = re.compile(r"\*\*\* (SIG[A-Z]+) received|Fatal Python error: ([A-Z][a-z ]+)")
 """What Ray's handler and Python's write into the log of a process that a fault ends."""
 
@@ -79,7 +82,8 @@ def _seen(root: psutil.Process, below: defaultdict[int, list[psutil.Process]]) -
         family += below[process.pid]
     done = {process.pid: (sum(process.info["cpu_times"][:2]), _moved(process)) for process in family}
     # psutil's words.
-    is_stopped = any(process.info["status"] in ("stopped", "tracing-stop") for process in family)
+    stopped = [process for process in family if process.info["status"] in ("stopped", "tracing-stop")]
+    is_stopped = any(HELPER not in " ".join(_command(process)) for process in stopped)
     return Seen(done, _title(root).partition(".")[2], is_stopped)
 
 
@@ -98,12 +102,17 @@ def _title(process: psutil.Process) -> str:
 
     Contract: test_ray_actors.test_workers_have_the_method_that_runs_in_their_titles
     """
+    title = next(iter(_command(process)), "").strip()
+    return title if title.startswith("ray::") else ""
+
+
+def _command(process: psutil.Process) -> list[str]:
+    """Empty for a process of another user, which may not be looked into."""
     import psutil
 
     with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-        title = next(iter(process.cmdline()), "").strip()
-        return title if title.startswith("ray::") else ""
-    return ""
+        return process.cmdline()
+    return []
 
 
 def has_worked(before: Seen | None, now: Seen, seconds: float) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -82,6 +83,16 @@ def test_a_process_is_seen_with_all_below_it() -> None:
         child.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, child.pid, os.WSTOPPED)
         assert look([os.getpid()])[os.getpid()].is_stopped
+
+
+def test_a_helper_that_is_stopped_holds_nobody_up() -> None:
+    """Python's resource tracker, of an engine and others."""
+    waits = "import multiprocessing.resource_tracker, sys; sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", waits], stdin=subprocess.PIPE) as helper:
+        helper.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, helper.pid, os.WSTOPPED)
+        assert not look([os.getpid()])[os.getpid()].is_stopped
+        helper.kill()
 
 
 def gone_pid() -> int:
