@@ -63,17 +63,17 @@ class AdaptiveExperienceMaker(RemoteExperienceMaker):
         Raises LogprobGapError where the engines sampled from something else than the policy, over the whole step.
         Length penalties are already in the rewards: the pool's baseline needs them for samples that are not trained.
         """
+        for experience in experiences:
+            self._weigh(experience)
         self.gap = logprob_gap(experiences)
-        self.surprisal = surprisal(experiences)
+        self.surprisal = surprisal(experiences, [experience.info[CRITIC_WEIGHT] for experience in experiences])
         if self.args.ada.skips_zeros:
             for experience in experiences:
                 show(experience, [self._lengths[i] for i in experience.index])
         if self.gap is not None:
             check_gap(self.gap, self.args.ada.logprob_stop)
         for experience in experiences:
-            tags = [self._tags[i] for i in experience.index]
-            experience.info[CRITIC_WEIGHT] = torch.tensor([tag.critic_weight for tag in tags])
-            coefficients = torch.tensor([tag.coefficient for tag in tags], dtype=torch.float32)
+            coefficients = torch.tensor([self._tags[i].coefficient for i in experience.index], dtype=torch.float32)
             if self.advantage_estimator == "gae":
                 self._gae(experience, coefficients)
             else:
@@ -83,6 +83,13 @@ class AdaptiveExperienceMaker(RemoteExperienceMaker):
         for experience in experiences:
             experience.advantages = experience.advantages * self.group_scale
         return experiences
+
+    def _weigh(self, experience: Any) -> None:
+        """Let a sample count in figures of the policy as often as it stands for others of its pool."""
+        weights = torch.tensor([self._tags[i].critic_weight for i in experience.index])
+        info = experience.info
+        info |= {name: info[name] * weights for name in info.keys() & {"kl", "logprobs_diff"}}
+        info[CRITIC_WEIGHT] = weights
 
     def _gae(self, experience: Any, weights: torch.Tensor) -> None:
         """PPO: the critic is the baseline, so the reward enters as it is and the coefficient is a weight."""

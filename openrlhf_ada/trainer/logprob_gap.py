@@ -52,12 +52,17 @@ def logprob_gap(experiences: Sequence[Any]) -> LogprobGap | None:
     return LogprobGap(float(gaps.abs().mean()), float(gaps.abs().max()), float(ends.mean()))
 
 
-def surprisal(experiences: Sequence[Any]) -> float | None:
+def surprisal(experiences: Sequence[Any], weights: Sequence[torch.Tensor]) -> float | None:
     """Mean of -log π over the sampled tokens of micro-batches with `action_log_probs` and `action_mask`, shape (B, A)
-    each: an estimate of the policy's entropy per token. None where nothing was sampled, or all is hidden."""
-    surprisals = [-e.action_log_probs.float()[computed_actions(e)] for e in experiences]
-    tokens = sum(map(len, surprisals))
-    return float(sum(part.sum() for part in surprisals)) / tokens if tokens else None
+    each: an estimate of the policy's entropy per token. None where nothing was sampled, or all is hidden.
+
+    `weights`: how often a rollout counts, shape (B,) for each micro-batch."""
+    total = tokens = 0.0
+    for experience, weight in zip(experiences, weights, strict=True):
+        counted = computed_actions(experience) * weight.unsqueeze(1)
+        total -= float((experience.action_log_probs.float() * counted).sum())
+        tokens += float(counted.sum())
+    return total / tokens if tokens else None
 
 
 def check_gap(gap: LogprobGap, limit: float) -> None:

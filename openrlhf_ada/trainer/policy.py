@@ -21,7 +21,7 @@ from openrlhf_ada.host.sharding import sharding
 from openrlhf_ada.platforms.folders import check_space
 from openrlhf_ada.rollout.engine_restart import EngineWaiter
 from openrlhf_ada.trainer.checkpoints import Origin, average_of, commit, discard, rotate
-from openrlhf_ada.trainer.skipped_rollouts import IDLE, log_probs_of_rest, rest_of_training, shorten
+from openrlhf_ada.trainer.skipped_rollouts import as_idle, log_probs_of_rest, rest_of_training, shorten
 from openrlhf_ada.trainer.training_step import (
     FiniteSteps,
     StepMeans,
@@ -117,7 +117,7 @@ class AdaActorTrainer(HostPolicyTrainer):
         if self.average is not None and self.actor.model.global_steps > before:
             self.average.update()
         is_idle = skips and not (rest.advantages * rest.action_mask).any()
-        return status | {"num_samples": IDLE, "num_action_tokens": IDLE} if is_idle else status
+        return as_idle(status) if is_idle else status
 
     def ppo_train(self, kl_ctl: float) -> dict[str, float]:
         """OpenRLHF's; losses are means over the whole step. The rollouts that are there are this process's."""

@@ -89,6 +89,12 @@ def rest_of_training(experience: Any) -> Any:
     return _of_columns(rest, 0, width, rest.attention_mask.shape[1])
 
 
+def as_idle(status: dict[str, Any]) -> dict[str, Any]:
+    """OpenRLHF's status of a micro-batch of which nothing had to be computed: what stood in for it is in no figure."""
+    nothing = {name: 0.0 for name, weight in status["weights"].items() if weight is not None}
+    return status | {"metrics": status["metrics"] | nothing, "num_samples": IDLE, "num_action_tokens": IDLE}
+
+
 def _width(attention_mask: Tensor) -> int:
     """Columns up to the last that a row attends to."""
     return int(attention_mask.any(dim=0).nonzero().max()) + 1

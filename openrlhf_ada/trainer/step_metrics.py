@@ -108,19 +108,18 @@ def _grading_metrics(groups: Sequence[GroupRecord]) -> dict[str, Any]:
 
 
 def first_wave_stats(record: StepRecord, group_size: int) -> dict[str, float]:
-    """OpenRLHF's `rollout/...` figures over the first n samples of each prompt.
+    """OpenRLHF's `rollout/...` figures over the first n samples of each prompt. In means every prompt counts the same.
 
     The trained group is selected by outcome, so its mean reward says nothing about the policy; the first wave does.
     """
     groups = record.all_groups
     rewards = np.concatenate([group.pool.rewards[:group_size] for group in groups])
+    lengths = [[sample.num_tokens for sample in group.pool.samples[:group_size]] for group in groups]
     return {
         "rollout/reward_mean": _mean([float(group.pool.rewards[:group_size].mean()) for group in groups]),
         "rollout/reward_std": float(rewards.std(ddof=1)) if len(rewards) > 1 else 0.0,
-        "rollout/response_length_mean": _mean(
-            [s.num_tokens for group in groups for s in group.pool.samples[:group_size]]
-        ),
-        "rollout/truncated_rate": _mean([v for group in groups for v in group.truncated[:group_size]]),
+        "rollout/response_length_mean": _mean([_mean(of_prompt) for of_prompt in lengths]),
+        "rollout/truncated_rate": _mean([_mean(group.truncated[:group_size]) for group in groups]),
         "rollout/num_samples": float(len(rewards)),
     }
 

@@ -67,11 +67,12 @@ def test_a_gap_beyond_the_limit_ends_the_run(mean: float) -> None:
 
 
 def test_without_tokens_there_is_no_surprisal() -> None:
-    assert surprisal([]) is None
+    assert surprisal([], []) is None
 
 
 def test_surprisal_estimates_the_entropy() -> None:
-    """Over tokens of a softmax that the tokens are drawn from, padding left out; 5 standard errors."""
+    """Over tokens of a softmax that the tokens are drawn from, padding left out; 5 standard errors. Rollouts count by
+    their weights."""
     torch.manual_seed(0)
     log_probs = torch.log_softmax(torch.randn(50), 0)
     entropy = float(-(log_probs.exp() * log_probs).sum())
@@ -82,4 +83,7 @@ def test_surprisal_estimates_the_entropy() -> None:
         action_log_probs=torch.cat([log_probs[tokens], padding], dim=1), action_mask=mask, attention_mask=mask
     )
     deviation = float(log_probs[tokens].std()) / math.sqrt(40_000)
-    assert surprisal([batch]) == pytest.approx(entropy, abs=5 * deviation)
+    assert surprisal([batch], [torch.ones(400)]) == pytest.approx(entropy, abs=5 * deviation)
+    weights = torch.zeros(400).index_fill(0, torch.tensor([3, 8]), 1.0)
+    chosen = -log_probs[tokens[[3, 8]]].mean()
+    assert surprisal([batch], [weights]) == pytest.approx(float(chosen), rel=1e-5)

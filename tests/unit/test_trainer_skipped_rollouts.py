@@ -10,6 +10,7 @@ from openrlhf.trainer.ppo_utils.experience import Experience
 from run_flags import settings_with
 
 from openrlhf_ada.trainer.skipped_rollouts import (
+    as_idle,
     hide,
     log_probs_of_rest,
     rest_of_training,
@@ -62,6 +63,13 @@ def test_of_a_batch_of_zeros_one_action_is_computed() -> None:
     assert rest.attention_mask.tolist() == [[1, 1]]
     assert rest.action_mask.tolist() == [[1]] and rest.advantages.tolist() == [[0]]
     assert rest.action_log_probs.shape == (1, 1)
+
+
+def test_what_stood_in_for_a_batch_of_zeros_is_in_no_figure() -> None:
+    metrics, weights = {"ppo_kl": torch.tensor(0.7), "actor_lr": 0.1}, {"ppo_kl": "token", "actor_lr": None}
+    status = as_idle({"metrics": metrics, "weights": weights, "num_samples": 1.0, "num_action_tokens": 1.0})
+    assert status["metrics"] == {"ppo_kl": 0.0, "actor_lr": 0.1}
+    assert 0 < status["num_samples"] == status["num_action_tokens"] < 1e-5
 
 
 def test_an_image_keeps_its_place_in_the_tokens() -> None:
