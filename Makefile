@@ -15,7 +15,7 @@ SIDE_BY_SIDE := --numprocesses=3 --dist=loadfile --no-loadscope-reorder
 
 # Files that load torch, Ray or vLLM in the fast tests. Those take seconds to load, and then pytest needs milliseconds for
 # each test to visit all their loggers: so the other files are run in a process of their own.
-STACK_TESTS := cli_doctor cli_evaluate cli_events cli_init cli_run_watch cli_verbs config_loss_rules \
+STACK_TESTS := adapters_trl cli_doctor cli_evaluate cli_events cli_init cli_run_watch cli_verbs config_loss_rules \
 	config_score_rules data_hostile data_problems data_training docs docs_api docs_migrating gpu_* model_code \
 	platforms_disk platforms_gpu reporting_redaction reward_arithmetic reward_function reward_weighted_sum rollout_* \
 	trainer_* weights_*

@@ -1,6 +1,7 @@
 """Private names of OpenRLHF, vLLM, Ray and DeepSpeed are read and replaced in `host/` alone, each with its reason.
 
-`platforms/without_gpu/` is the second place: what makes OpenRLHF run without a GPU stands there together.
+`platforms/without_gpu/` is the second place: what makes OpenRLHF run without a GPU stands there together. Another
+trainer's private names stand in its adapter.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from openrlhf_ada.host.parser import host_root
 
 PACKAGE = Path(openrlhf_ada.__file__).parent
 CONTRACTS = Path(__file__).parents[1] / "contract"
-HOMES = sorted([*(PACKAGE / "host").glob("*.py"), *(PACKAGE / "platforms" / "without_gpu").glob("*.py")])
+FOLDERS = (PACKAGE / "host", PACKAGE / "platforms" / "without_gpu", PACKAGE / "adapters")
+HOMES = sorted(path for folder in FOLDERS for path in folder.glob("*.py"))
 OTHERS = sorted(set(PACKAGE.rglob("*.py")) - set(HOMES))
 
 NO_OTHER_WAY = {("config/flags.py", "parser._actions"): "argparse has no public list of its flags"}

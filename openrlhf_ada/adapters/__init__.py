@@ -1,0 +1,1 @@
+"""The method under other trainers than OpenRLHF's: one file for each."""
