@@ -9,6 +9,9 @@ from pathlib import Path
 from openrlhf_ada.cli import plan
 from openrlhf_ada.reporting.other_logs import is_log
 
+FOLLOW_PORT = 9265
+"""Beside that of Ray's dashboard."""
+
 
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
@@ -26,6 +29,15 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="where the page goes (default: report.html in the run directory; with several runs comparison.html here)",
     )
+    parser.add_argument(
+        "--follow",
+        type=int,
+        nargs="?",
+        const=FOLLOW_PORT,
+        metavar="PORT",
+        help="serve the page of a run that goes on, on this machine alone; it takes new steps by itself (default port "
+        f"{FOLLOW_PORT}; 0: a free one)",
+    )
     return parser
 
 
@@ -38,6 +50,8 @@ def main(argv: Sequence[str]) -> int:
     from openrlhf_ada.reporting.report import write_report
     from openrlhf_ada.reporting.run_record import read_run
 
+    if args.follow is not None:
+        return _follow(args)
     runs = [read_run(folder) for folder in args.run_dir]
     if args.out is not None and not args.out.parent.is_dir():
         raise FileNotFoundError(f"--out {args.out}: there is no folder {args.out.parent}")
@@ -50,4 +64,20 @@ def main(argv: Sequence[str]) -> int:
     else:
         write_comparison(runs, out)
     print(out)
+    return 0
+
+
+def _follow(args: argparse.Namespace) -> int:
+    """Until Ctrl-C. Raises ValueError for several runs."""
+    if len(args.run_dir) > 1 or args.out is not None:
+        raise ValueError("--follow is for one run, and writes no file. Name one, without --out")
+    from openrlhf_ada.reporting.follow import server_of
+
+    with server_of(args.run_dir[0], args.follow) as server:
+        host, port = server.server_address[:2]
+        print(f"http://{host}:{port}/ (Ctrl-C ends it)", flush=True)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            return 0
     return 0

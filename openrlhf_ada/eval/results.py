@@ -21,7 +21,7 @@ from openrlhf_ada.eval.measures import (
     pooled,
 )
 from openrlhf_ada.reporting.charts import COLORS, Chart, Section, Series, with_data
-from openrlhf_ada.reporting.page import escaped, html_table, write_page
+from openrlhf_ada.reporting.page import escaped, html_table, made_page, write_page
 
 AVERAGE = "average"
 """All benchmarks together, weighted by their numbers of problems, as in the published tables."""
@@ -183,8 +183,7 @@ def write_results(
 ) -> Path:
     """Write the page: `tables`, each a header and rows; `lines`; and curves of every benchmark. Returns `out`."""
     head = "".join(html_table(*_escaped(table), left=2) for table in tables)
-    return write_page(
-        out,
+    page = made_page(
         title="Evaluation",
         subtitle=f"{', '.join(result.model for result in results)}: {title}",
         head=head + "".join(f'<p class="note">{escaped(line)}</p>' for line in lines),
@@ -193,6 +192,7 @@ def write_results(
         ),
         source="docs/evaluation.md explains the figures.",
     )
+    return write_page(out, page)
 
 
 def _escaped(table: list[list[str]]) -> tuple[list[str], list[list[str]]]:

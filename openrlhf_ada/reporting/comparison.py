@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 
 from openrlhf_ada.reporting.charts import COLORS, Chart, Color, Progress, Section, Series, over_time, with_data
-from openrlhf_ada.reporting.page import escaped, html_table, write_page
+from openrlhf_ada.reporting.page import escaped, html_table, made_page, write_page
 from openrlhf_ada.reporting.quantiles import half_width
 from openrlhf_ada.reporting.recorded_flags import decisive
 from openrlhf_ada.reporting.report import accuracy_text, duration
@@ -48,8 +48,7 @@ class Configuration:
 def write_comparison(runs: Sequence[Run], out_html: Path) -> None:
     """Write a page with the curves, figures and flags of two or more runs. Raises ValueError for a run given twice."""
     configurations = group_runs(runs)
-    write_page(
-        out_html,
+    page = made_page(
         title=f"{len(runs)} runs, {len(configurations)} configuration" + ("s" if len(configurations) > 1 else ""),
         subtitle=" · ".join(configuration.label for configuration in configurations),
         head=_warnings(configurations) + _table(configurations),
@@ -57,6 +56,7 @@ def write_comparison(runs: Sequence[Run], out_html: Path) -> None:
         tables=_differences(configurations),
         source=f"written from {', '.join(str(run.run_dir) for run in runs)}. docs/report.md explains this page.",
     )
+    write_page(out_html, page)
 
 
 def group_runs(runs: Sequence[Run]) -> list[Configuration]:

@@ -1,6 +1,7 @@
 """One self-contained HTML file: charts that answer to the mouse, tables, samples. No network, no other file.
 
-The page may run its own scripts only: a content policy names their hashes, and forbids every connection. What comes
+The page may run its own scripts only: a content policy names their hashes, and forbids every connection but that of a
+followed run to its server. What comes
 from a model, a data set or a flag reaches the page as escaped text, or as JSON that the script writes as text.
 """
 
@@ -23,8 +24,13 @@ from openrlhf_ada.reporting.charts import AXES, Chart, Section, Series, shortene
 from openrlhf_ada.reporting.jsonl import write_atomically
 
 
-def write_page(
-    out_html: Path,
+def write_page(out_html: Path, page: str) -> Path:
+    """In one step, so that a browser never shows half of it; returns its path."""
+    write_atomically(out_html, page.encode("utf-8"))
+    return out_html
+
+
+def made_page(
     *,
     title: str,
     subtitle: str,
@@ -33,15 +39,17 @@ def write_page(
     tables: str = "",
     source: str,
     samples: dict[str, Any] | None = None,
-) -> Path:
-    """Write a page, in one step, so that a browser never shows half of it; returns its path.
+    version: str = "",
+) -> str:
+    """The text of a page.
 
     `title`, `subtitle` and `source` are texts; `head` and `tables` are HTML; `samples` as of `visits.page_samples`.
+    `version`: of a page that asks its server for a newer one (`follow`).
     """
     folder = files("openrlhf_ada.reporting") / "page_files"
     script = (folder / "report.js").read_text(encoding="utf-8")
-    page = Template((folder / "report.html").read_text(encoding="utf-8")).substitute(
-        hash=_hash(script),
+    return Template((folder / "report.html").read_text(encoding="utf-8")).substitute(
+        hash=_hash(script) + ("; connect-src 'self'" if version else ""),
         title=escaped(title),
         subtitle=escaped(subtitle),
         css=(folder / "report.css").read_text(encoding="utf-8"),
@@ -50,11 +58,9 @@ def write_page(
         tables=tables,
         version=__version__,
         source=escaped(source),
-        data=as_script_json(_chart_data(sections) | {"samples": samples}),
+        data=as_script_json(_chart_data(sections) | {"samples": samples, "version": version}),
         script=script,
     )
-    write_atomically(out_html, page.encode("utf-8"))
-    return out_html
 
 
 def escaped(text: str) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from openrlhf_ada.reporting.page import escaped, html_table, write_page
+from openrlhf_ada.reporting.page import escaped, html_table, made_page, write_page
 from openrlhf_ada.reporting.payoff import Payoff, conclusion, payoff, payoff_lines
+from openrlhf_ada.reporting.reasons import reasons
 from openrlhf_ada.reporting.recorded_flags import flat
 from openrlhf_ada.reporting.run_charts import run_sections
 from openrlhf_ada.reporting.run_record import Run, summarise
@@ -17,20 +18,27 @@ BY_SOURCE = "eval/accuracy/"
 def write_report(run: Run, out_html: Path) -> str:
     """Write the report of a run (finished, running or killed; with or without evaluations). Returns its conclusion;
     empty where there is nothing to compare. Raises RunDamageError: `samples.jsonl` is damaged, by file and line."""
+    page, paid = report_page(run)
+    write_page(out_html, page)
+    return "" if paid is None else conclusion(paid)
+
+
+def report_page(run: Run, version: str = "") -> tuple[str, Payoff | None]:
+    """(text of the page, what the run paid). `version`: as in `made_page`. Raises RunDamageError."""
     visits = read_visits(run)
     paid = payoff(run, visits)
     sections = run_sections(run, visits, paid)
-    write_page(
-        out_html,
+    page = made_page(
         title=run.run_dir.resolve().name,
         subtitle=_describe(run),
         head=_cards(run) + _payoff_html(paid),
         sections=sections,
-        samples=page_samples(run, visits) if visits else None,
+        samples=page_samples(run, visits, reasons(run, visits)) if visits else None,
         tables=_evaluations(run) + _config(run),
         source=f"written from {run.run_dir}. Metrics are explained in docs/metrics.md, this page in docs/report.md.",
+        version=version,
     )
-    return "" if paid is None else conclusion(paid)
+    return page, paid
 
 
 def _describe(run: Run) -> str:

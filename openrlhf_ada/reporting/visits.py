@@ -119,16 +119,20 @@ def _check_types(path: Path, line: int, row: Row) -> None:
 # -- what a page's script gets ----------------------------------------------------------------------------------------
 
 
-def page_samples(run: Run, visits: Sequence[Visit]) -> dict[str, Any]:
+def page_samples(run: Run, visits: Sequence[Visit], reasons: Sequence[str] = ()) -> dict[str, Any]:
     """Visits with their samples and recorded texts, evenly over the run within MOST_CHARS.
 
     Keys of a visit: s step, p prompt id, m scores, k coefficients by index (of trained samples), t tokens, r rewards
-    (if they are not the scores), o positive (if not score > 0.5), q predicted, a answers by index.
+    (if they are not the scores), o positive (if not score > 0.5), q predicted, a answers by index, w number of its
+    reason. `reasons`: a sentence for each visit, or none.
     """
     size = sum(visit.num_chars + SAMPLE_CHARS * visit.drawn for visit in visits)
     count = len(visits) if size <= MOST_CHARS else max(1, len(visits) * MOST_CHARS // size)
-    shown = [visits[i * len(visits) // count] for i in range(count)]
+    picked = [i * len(visits) // count for i in range(count)]
+    shown, said = [visits[i] for i in picked], {text: number for number, text in enumerate(dict.fromkeys(reasons))}
     rows = {(visit.step, visit.key): _page_visit(visit) for visit in shown}
+    for i in picked if reasons else ():
+        rows[visits[i].step, visits[i].key]["w"] = said[reasons[i]]
     wanted = {visit.prompt_id for visit in shown}
     prompts: dict[str, list[str | None]] = {}
     for row in run.samples():
@@ -136,7 +140,7 @@ def page_samples(run: Run, visits: Sequence[Visit]) -> dict[str, Any]:
             prompts.setdefault(name, [row["prompt"], row.get("label")])
         if (visit := rows.get((row["step"], row["key"]))) is not None and row.get("response") is not None:
             visit.setdefault("a", {})[str(row["index"])] = row["response"]
-    return {"visits": list(rows.values()), "prompts": prompts, "total": len(visits)}
+    return {"visits": list(rows.values()), "prompts": prompts, "total": len(visits), "reasons": [*said]}
 
 
 def _page_visit(visit: Visit) -> dict[str, Any]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from browser import CHROMIUM, Page, browser
 from recorded_runs import CONFIG, log_pools, make_run
 
 from openrlhf_ada.reporting.comparison import write_comparison
+from openrlhf_ada.reporting.follow import server_of
 from openrlhf_ada.reporting.report import write_report
 from openrlhf_ada.reporting.run_log import RunLog
 from openrlhf_ada.reporting.run_record import read_run
@@ -94,6 +96,30 @@ FOUND = [
     ("text", "abc 13", "1 prompts with 4 samples"),
     ("text", "nowhere to be found", "0 prompts with 0 samples"),
 ]
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1200, False), (390, True)])
+def test_a_followed_run_takes_its_steps_without_a_reload(tab: Page, tmp_path: Path, width: int, dark: bool) -> None:
+    tab.look(width, 900, dark=dark)
+    with RunLog(tmp_path / "run", CONFIG) as log:
+        with server_of(tmp_path / "run", 0) as server:
+            Thread(target=server.serve_forever, daemon=True).start()
+            tab.open(f"http://127.0.0.1:{server.server_port}/")
+            tab.wait_for("document.documentElement.dataset.following == 'yes'")
+            tab.evaluate("window.opened = 1")
+            log_pools(log, 1, [[0, 1], [0, 0, 0, 0]])
+            tab.wait_for("document.getElementById('subtitle').textContent.includes('1 step ')")
+            tab.evaluate("document.querySelectorAll('#visits details')[1].open = true")
+            log_pools(log, 2, [[0, 1], [1, 1, 0]], first_key=2)
+            tab.wait_for("document.getElementById('subtitle').textContent.includes('2 steps')")
+            assert tab.evaluate("document.querySelectorAll('#visits details').length") == 4
+            assert draw_all(tab) == 0
+            assert tab.evaluate("window.opened") == 1 and tab.complaints == []
+            assert tab.evaluate("document.documentElement.scrollWidth") <= width
+            opened = tab.wait_for("document.querySelector('#visits details[open] .inside')?.innerText")
+            assert "Why 4 rollouts\nClosed at the most of 4, without 1 right and 1 wrong (exit balance)." in opened
+            server.shutdown()
+        tab.wait_for("document.documentElement.dataset.following == 'no'")
 
 
 def test_samples_are_found(tab: Page, report: Path) -> None:

@@ -1,7 +1,8 @@
 "use strict";
 // Draws the charts of a report and lists its samples. Every text from a run becomes a text node; nothing of it is HTML.
 
-const DATA = JSON.parse(document.getElementById("data").textContent);
+const dataOf = (page) => JSON.parse(page.getElementById("data").textContent);
+let DATA = dataOf(document);
 const make = (tag, className, text) => {
   const element = document.createElement(tag);
   if (className) element.className = className;
@@ -192,12 +193,15 @@ const watcher = new IntersectionObserver((seen) => {
   for (const entry of seen) if (entry.isIntersecting && !drawn.has(entry.target)) { draw(entry.target); sizes.observe(entry.target); }
 }, { rootMargin: "600px" });
 const sizes = new ResizeObserver((seen) => { for (const { target } of seen) if (drawn.get(target) !== target.clientWidth) draw(target); });
-for (const element of document.querySelectorAll(".plot")) watcher.observe(element);
-const redraw = () => { zoomed.clear(); for (const element of drawn.keys()) draw(element); };
+const watch = () => { for (const element of document.querySelectorAll(".plot")) watcher.observe(element); };
+const redraw = () => { for (const element of drawn.keys()) draw(element); };
+watch();
 addEventListener("beforeprint", () => { for (const element of document.querySelectorAll(".plot")) draw(element); });
 
 const chooser = document.getElementById("axis");
-if (Object.keys(DATA.axes).length > 1) {
+function offerAxes() {
+  if (chooser.querySelector("button") || Object.keys(DATA.axes).length < 2) return;
+  axis = Object.keys(DATA.axes)[0];
   chooser.hidden = false;
   for (const [name, label] of Object.entries(DATA.axes)) {
     const button = make("button", "", label);
@@ -205,32 +209,36 @@ if (Object.keys(DATA.axes).length > 1) {
     button.setAttribute("aria-pressed", String(name === axis));
     button.addEventListener("click", () => {
       axis = name;
+      zoomed.clear();
       for (const other of chooser.querySelectorAll("button")) other.setAttribute("aria-pressed", String(other === button));
       redraw();
     });
     chooser.append(button);
   }
 }
+offerAxes();
 
 // ---- samples ----
 
 const PAGE = 40;
-const samples = DATA.samples;
+let samples = DATA.samples, showSamples = null;
 
 function setUpSamples() {
   const form = document.getElementById("filters"), list = document.getElementById("visits");
   const count = document.getElementById("found"), more = document.getElementById("more");
   let found = [], shown = 0, words = "";
-  const here = samples.visits.length.toLocaleString(), total = samples.total.toLocaleString();
   document.getElementById("samples").hidden = false;
-  if (here !== total) document.getElementById("cut").textContent = ` This page has ${here} of ${total}, evenly over the run; samples.jsonl has all.`;
   const next = () => {
     for (const visit of found.slice(shown, shown + PAGE)) list.append(visitElement(visit, words));
     shown = Math.min(shown + PAGE, found.length);
     more.hidden = shown === found.length;
     more.textContent = `Show more (${(found.length - shown).toLocaleString()} left)`;
   };
+  // What the reader has opened stays open.
   const search = () => {
+    const wanted = Math.max(shown, PAGE), open = new Set([...list.querySelectorAll("details[open]")].map((each) => each.dataset.visit));
+    const here = samples.visits.length.toLocaleString(), total = samples.total.toLocaleString();
+    if (here !== total) document.getElementById("cut").textContent = ` This page has ${here} of ${total}, evenly over the run; samples.jsonl has all.`;
     const filter = Object.fromEntries(new FormData(form));
     words = filter.text.trim().toLowerCase();
     found = samples.visits.filter((visit) => matches(visit, filter, words));
@@ -238,8 +246,10 @@ function setUpSamples() {
     shown = 0;
     const rollouts = found.reduce((sum, visit) => sum + visit.m.length, 0);
     count.textContent = `${found.length.toLocaleString()} prompts with ${rollouts.toLocaleString()} samples`;
-    next();
+    do next(); while (shown < Math.min(wanted, found.length));
+    for (const each of list.children) each.open = open.has(each.dataset.visit);
   };
+  showSamples = search;
   let timer = 0;
   form.addEventListener("input", () => { clearTimeout(timer); timer = setTimeout(search, 150); });
   form.addEventListener("submit", (event) => event.preventDefault());
@@ -283,6 +293,7 @@ function visitElement(visit, words) {
   line.append(make("span", "step", `step ${visit.s}`), make("span", "snippet text", end), pool);
   summary.append(line);
   details.append(summary);
+  details.dataset.visit = `${visit.s} ${visit.p}`;
   details.addEventListener("toggle", () => { if (details.open && details.children.length === 1) details.append(inside(visit, words)); });
   return details;
 }
@@ -305,6 +316,7 @@ function inside(visit, words) {
   const add = (heading, text) => { box.append(make("h4", "", heading), marked(make("div", "text"), text, words)); };
   add(`Prompt ${visit.p}`, prompt === null ? "(text not recorded)" : prompt);
   if (label !== null && label !== undefined) add("Reference answer", label);
+  if (visit.w !== undefined) add(`Why ${visit.m.length} rollouts`, samples.reasons[visit.w]);
   if (visit.q !== undefined) add("Predicted pass rate", visit.q);
   box.append(make("h4", "", visit.a ? "Samples" : "Samples (their texts were not recorded: --ada_log_texts)"), answers(visit, words));
   return box;
@@ -349,4 +361,39 @@ function marked(element, text, words) {
 }
 
 if (samples) setUpSamples();
+
+// ---- a run that goes on: its server has a page for each of its states ----
+
+const chartsIn = (page) => [...page.querySelectorAll(".plot")].map((element) => element.dataset.chart).join();
+
+function take(page) {
+  DATA = dataOf(page);
+  samples = DATA.samples;
+  const parts = ["subtitle", "head", "tables"], isSame = chartsIn(page) === chartsIn(document);
+  offerAxes();
+  if (isSame) redraw();
+  else { parts.push("sections"); drawn.clear(); zoomed.clear(); }
+  for (const part of parts) {
+    const now = document.getElementById(part), next = page.getElementById(part);
+    if (now.innerHTML !== next.innerHTML || !isSame) now.replaceChildren(...next.childNodes);
+  }
+  if (!isSame) watch();
+  if (samples) showSamples ? showSamples() : setUpSamples();
+}
+
+async function follow() {
+  let said = "no";
+  try {
+    const version = await fetch("version");
+    if (version.ok && await version.text() !== DATA.version) {
+      const page = await fetch("/");
+      if (page.ok) take(new DOMParser().parseFromString(await page.text(), "text/html"));
+    }
+    if (version.ok) said = "yes";
+  } catch (error) { if (!(error instanceof TypeError)) throw error; }
+  document.documentElement.dataset.following = said;
+  setTimeout(follow, 2000);
+}
+
+if (DATA.version) follow();
 document.documentElement.dataset.ready = "yes";
