@@ -45,8 +45,9 @@ def test_the_last_line_says_when_all_are_up(monkeypatch: pytest.MonkeyPatch) -> 
     table(monkeypatch, ("RolloutRayActor", "ALIVE"))
     assert lines_at(1, [4]) == [(4, "1 vLLM engine is up after 4 s")]
     told: list[str] = []
-    with watched_starts(1, told.append):
-        pass
+    with watched_starts(1, told.append) as tell_now:
+        tell_now()
+        assert told, "before anything that the engine does"
     assert told == ["1 vLLM engine is up after 0 s"]
 
 
