@@ -1,10 +1,9 @@
-"""The demo: build a model and prompts once, evaluate, train with Ada-Seq-balance, evaluate again, show the result."""
+"""The demo: build a model and prompts once, evaluate, train with Ada-Seq-balance, evaluate again."""
 
 from __future__ import annotations
 
 import argparse
 import shlex
-import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,6 @@ import openrlhf_ada.reward.arithmetic as reward_file
 from openrlhf_ada.cli.train_ppo_ray import main as train
 from openrlhf_ada.config import program
 from openrlhf_ada.platforms import without_gpu
-from openrlhf_ada.reporting.payoff import payoff, payoff_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +45,15 @@ def main(argv: Sequence[str]) -> int:
     if any(part.split("=")[0] == "--ada_run_dir" for part in extra):
         parser.error("--ada_run_dir is named by --run-dir here: use that")
     recipe = TOY if args.toy else SMOLLM2
-    print(f"1/3 {recipe.model} and arithmetic prompts of graded difficulty")
+    print(f"1/2 {recipe.model} and arithmetic prompts of graded difficulty")
     model, data = prepare_model(args.toy, args.cache_dir), args.cache_dir / f"{'toy' if args.toy else 'smollm2'}-data"
     write_prompts(args.toy, data, num_train=recipe.num_prompts, num_heldout=recipe.num_heldout, seed=0)
     command = [*training_flags(recipe, model, data, args.run_dir), *extra]
-    print("2/3 training with Reinforce-Ada's balance, in small steps. The same command line trains on GPUs:\n")
+    print("2/2 training with Reinforce-Ada's balance, in small steps. The same command line trains on GPUs:\n")
     # One flag per line.
     flags = shlex.join(command).replace(" --", " \\\n    --")
     print(f"  {program.called()} train {flags}\n")
-    status = train(command)
-    if status == 0:
-        print("3/3 result")
-        _show_result(args.run_dir)
-    return status
+    return train(command)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -156,26 +150,6 @@ def words(flags: Mapping[str, Any]) -> list[str]:
         values = () if value is True else value if isinstance(value, tuple) else (value,)
         line += [f"--{name}", *map(str, values)]
     return line
-
-
-def _show_result(run_dir: Path) -> None:
-    """Accuracy, if it was recorded, signal and cost. The sentences about signal are those of the report."""
-    from openrlhf_ada.reporting.run_record import read_run, summarise
-    from openrlhf_ada.reporting.visits import read_visits
-
-    run = read_run(run_dir)
-    s: dict[str, Any] = {**summarise(run)}
-    paid = payoff(run, read_visits(run))
-    # The run has said the conclusion.
-    lines = [] if paid is None else payoff_lines(paid)[:-1]
-    if s["accuracy_before"] is not None:
-        before, after = (f"{s[f'accuracy_{when}']:.3f} ± {s[f'ci95_{when}']:.3f}" for when in ("before", "after"))
-        lines.insert(0, ("held-out accuracy", f"{before}  ->  {after}   (95 % intervals)"))
-    cost = f"{s['rollouts']:,} rollouts, {s['tokens']:,} tokens, {s['train_seconds'] / 60:.1f} minutes of training"
-    lines += [("cost in all", cost), ("look at", str(run_dir / "report.html"))]
-    for what, text in lines:
-        first = f"  {what:19} "
-        print(textwrap.fill(text, 120, initial_indent=first, subsequent_indent=" " * 22, break_long_words=False))
 
 
 # -- demo-model, demo-data: what the demo trains, to look at or to train with other flags -----------------------------

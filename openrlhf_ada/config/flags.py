@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, field, fields
 from functools import lru_cache, partial
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any
 
 from openrlhf_ada.config.nearest import nearest
@@ -33,8 +33,7 @@ class ConfigError(ValueError):
 
 def raise_first(problems: Iterable[Problem]) -> None:
     """As ConfigError."""
-    for problem in problems:
-        raise ConfigError(*problem)
+    raise_all(islice(problems, 1))
 
 
 def raise_all(problems: Iterable[Problem]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,9 +17,6 @@ from openrlhf_ada.core.selection import SELECTIONS, Selection
 
 RATES = (0.01, 0.1, 0.5, 0.9)
 """Pass rates that the notes have figures for."""
-
-ALIKE = "--ada_correction stratum --ada_objective linear"
-"""With these every prompt has the weight 1."""
 
 _EVEN = np.arange(1, 100) / 100
 
@@ -75,16 +71,14 @@ def _group_norm_warning(s: Settings, weights: Sequence[Weight] | None) -> list[s
     """None where the weights are those of uniform sampling: a fixed number of rollouts, all of them trained."""
     if s.advantage != "group_norm":
         return []
-    uniform = _uniform(s)
-    if weights is not None and all(
-        math.isclose(ours.effective, theirs.effective, rel_tol=0.01)
-        for ours, theirs in zip(weights, uniform, strict=True)
-    ):
+    whole = Selection("all", s.group_size, s.positive_above)
+    uniform = _weights([drawn_weight(GroupBuilder(whole, s.advantage), s.group_size, p) for p in RATES])
+    if weights is not None and _weights(weights) == uniform:
         return []
     of = "trained group" if Need.WHOLE_POOL in BASELINES[s.baseline].lacks else "whole pool"
     return [
         f"warning: --algo.advantage.estimator group_norm divides by the standard deviation of the {of}, so rare "
-        f"outcomes weigh most. Uniform sampling of {s.group_size} has {_weights(uniform)}: comparing the two "
+        f"outcomes weigh most. Uniform sampling of {s.group_size} has {uniform}: comparing the two "
         f"compares these weights as well. Reinforce-Ada as published has --algo.advantage.estimator dr_grpo"
     ]
 
@@ -113,13 +107,8 @@ def _aim(s: Settings, weights: Sequence[Weight]) -> str:
     lacking = (ESTIMATORS[s.advantage], SELECTIONS[s.select], BASELINES[s.baseline])
     if s.correction != "none" or s.drops_prompts or any(exact.needs & piece.lacks.keys() for piece in lacking):
         return f"{aim}. See docs/algorithms.md to change it"
-    return f"{aim}. If all shall count the same, add {ALIKE}; else there is nothing to do"
-
-
-def _uniform(s: Settings) -> list[Weight]:
-    """Of OpenRLHF's own n rollouts a prompt with the same estimator."""
-    whole = Selection("all", s.group_size, s.positive_above)
-    return [drawn_weight(GroupBuilder(whole, s.advantage), s.group_size, p) for p in RATES]
+    alike = "--ada_correction stratum --ada_objective linear"
+    return f"{aim}. If all shall count the same, add {alike}; else there is nothing to do"
 
 
 def _weights(weights: Sequence[Weight]) -> str:

@@ -14,20 +14,16 @@ from openrlhf_ada.config.presets import DEVICES, FLAG, OLD_NAMES, Method, method
 
 def named_method(argv: Sequence[str]) -> Method | None:
     """What --ada_method on a command line names; raises ConfigError for what is no method."""
-    name = _last(FLAG, argv)
+    finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    finder.add_argument(FLAG, dest="name", nargs="?")
+    name: str | None = finder.parse_known_args(list(argv))[0].name
     return None if name is None else method_named(name)
 
 
 def apply_device(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     """Let what --ada_device on a command line names be defaults."""
-    parser.set_defaults(**DEVICES.get(_last("--ada_device", argv) or "", {}))
-
-
-def _last(flag: str, argv: Sequence[str]) -> str | None:
-    """Its last value on a command line."""
-    finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    finder.add_argument(flag, dest="name", nargs="?")
-    return finder.parse_known_args(list(argv))[0].name
+    for name in dict(words_by_flag(argv)).get("--ada_device", ()):
+        parser.set_defaults(**DEVICES.get(name, {}))
 
 
 def apply_method(parser: argparse.ArgumentParser, method: Method | None, actions: Iterable[argparse.Action]) -> None:

@@ -39,15 +39,12 @@ class Estimate:
 class Uniform:
     """Uniform sampling at the rollouts of the run: `per_prompt` for each of `prompts`.
 
-    `share`: of prompts whose samples show two outcomes. `groups`: so many such prompts, from all rollouts. `cost`:
-    rollouts per group with signal, None if there is none. `ratio`: groups with signal of the run over these.
+    `share`: of prompts whose samples show two outcomes. `ratio`: groups with signal of the run over these.
     """
 
     per_prompt: float
     prompts: float
     share: Estimate
-    groups: Estimate
-    cost: float | None
     ratio: Estimate | None
 
 
@@ -150,8 +147,6 @@ class _PromptSums:
             per_prompt=m,
             prompts=prompts,
             share=_estimate(share, shares),
-            groups=_estimate(prompts * share, prompts * shares),
-            cost=m / share if share else None,
             ratio=_estimate(self.totals[1] / (prompts * share), ratios) if share else None,
         )
 
@@ -169,22 +164,15 @@ def _estimate(value: float, resampled: Floats) -> Estimate:
 
 
 def payoff_lines(paid: Payoff) -> list[tuple[str, str]]:
-    """(what, sentence) pairs: what the run had, what uniform sampling would have had, and what follows."""
+    """(what, sentence) pairs: what the run had, and what follows."""
     had = f"{paid.groups:,} ({paid.share.value:.0%} of the groups), from {paid.rollouts:,} rollouts"
-    lines = [("groups with signal", f"{had}, {paid.per_prompt:.1f} per prompt{_cost_text(paid.cost)}")]
-    for design in paid.designs:
-        groups = f"{design.groups.value:,.0f} ({design.groups.low:,.0f} to {design.groups.high:,.0f})"
-        each = f"with {design.per_prompt:.4g} for each of {design.prompts:,.0f} prompts"
-        lines.append(("at equal rollouts", f"uniform sampling: {groups} {each}{_cost_text(design.cost)}"))
+    cost = "" if paid.cost is None else f"; {paid.cost:.1f} rollouts per group with signal"
+    lines = [("groups with signal", f"{had}, {paid.per_prompt:.1f} per prompt{cost}")]
     if paid.unresolved_visits:
         part = paid.unresolved_rollouts / max(paid.rollouts, 1)
         prompts = f"{paid.unresolved_visits:,} of {paid.visits:,} prompts whose answers had one score only"
         lines.append(("without signal", f"{part:.0%} of the rollouts went to {prompts}"))
     return [*lines, ("conclusion", conclusion(paid))]
-
-
-def _cost_text(cost: float | None) -> str:
-    return "" if cost is None else f"; {cost:.1f} rollouts per group with signal"
 
 
 def conclusion(paid: Payoff) -> str:
@@ -206,15 +194,15 @@ def conclusion(paid: Payoff) -> str:
         found.sort(key=lambda each: each[0] == "more")
     else:
         verdict = f"{unknown} the difference is not significant"
-    compared = [f"{_difference(word, d)} {d.per_prompt:.4g} for each of {d.prompts:,.0f} prompts" for word, d in found]
-    first, *others = compared
+    first, *others = [_compared(word, d) for word, d in found]
     others = [text.replace(" groups with signal", "").replace(" uniform sampling", "") for text in others]
     return f"{verdict}: for as many rollouts it had {', and '.join([first, *others])}."
 
 
-def _difference(verdict: str, uniform: Uniform) -> str:
-    size = f"{abs(uniform.ratio.value - 1):.0%} " if verdict and uniform.ratio else ""
-    return f"{size}{verdict or 'as many'} groups with signal {'than' if verdict else 'as'} uniform sampling with"
+def _compared(verdict: str, uniform: Uniform) -> str:
+    size = f"{abs(uniform.ratio.value - 1):.0%} {verdict}" if verdict and uniform.ratio else verdict or "as many"
+    than = f"{'than' if verdict else 'as'} uniform sampling with {uniform.per_prompt:.4g}"
+    return f"{size} groups with signal {than} for each of {uniform.prompts:,.0f} prompts"
 
 
 def _verdict(uniform: Uniform) -> str:

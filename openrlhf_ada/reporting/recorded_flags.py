@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-NO_DIFFERENCE = ("ada.run_dir", "ada.verbose", "ada.method", "ckpt.", "logger.", "local_rank")
+NO_DIFFERENCE = ("ada.run_dir", "ada.verbose", "ada.method", "ada.device", "ckpt.", "logger.", "local_rank")
 """Flags, or beginnings of flags, that change nothing in what is trained. What a method says stands in its flags."""
 
 

@@ -59,8 +59,10 @@ def read_start_id(number: int, ref: Any, timeout_s: float | None = RESTART_S) ->
         raise restart_timeout(number) from None
     except ActorDiedError as error:
         if error.actor_init_failed:
-            # Ray gives the whole trace, which ends with the error itself.
-            reason = str(error).strip().splitlines()[-1]
+            # Ray gives the whole trace, which ends with the error itself, or with pydantic's address behind it.
+            reason = [line for line in str(error).splitlines() if line.strip() and "pydantic.dev" not in line][
+                -1
+            ].strip()
             raise EngineLostError(f"vLLM engine {number} did not start: {reason}") from error
         raise EngineLostError(
             f"vLLM engine {number} died, or failed to start, more often than --ada_engine_restarts allows. Its log "
