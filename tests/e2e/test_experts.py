@@ -1,7 +1,7 @@
 """Mixtures of experts: engines hold what the policy has, before and after it is trained.
 
-transformers joins the experts of a layer, a checkpoint has them apart, and vLLM packs them for its kernels. Over real
-vLLM engines on a CPU, family by family, in one process; and one family on the whole stack.
+transformers joins the experts of a layer, a checkpoint has them apart, and vLLM packs them for its kernels. Real vLLM
+engines on a CPU get them as on a shared GPU (tests/support/ipc_stand_in.py); and one family on the whole stack.
 """
 
 from __future__ import annotations
@@ -44,49 +44,44 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 SCRIPT = """
 import json, os, sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from openrlhf_ada.platforms import without_gpu
 without_gpu.activate()
 os.environ |= without_gpu.worker_environment() | {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 os.environ["OPENRLHF_ADA_CPU_DTYPE"] = "float32"
-import torch
+sys.path += ["tests/support"]
+import ipc_stand_in, torch
 from transformers import AutoConfig, AutoModelForCausalLM
 from vllm import LLM, SamplingParams
 from vllm.config import set_current_vllm_config
+from openrlhf_ada.host.ports import free_port
 from openrlhf_ada.platforms.without_gpu.engine import cpu_engine_arguments
+from openrlhf_ada.weights import receiver, sender
 from openrlhf_ada.weights.engine_side import ReceivesWeights
-from openrlhf_ada.weights.manifest import pack
+from openrlhf_ada.weights.ipc import IpcGroup
 from openrlhf_ada.weights.policy_side import PolicyWeights
-from openrlhf_ada.weights import receiver
-from openrlhf_ada.weights.receiver import Update, pack_experts_anew
+from openrlhf_ada.weights.receiver import JoinGroup, Update, pack_experts_anew
+from openrlhf_ada.weights.transport import SHARED, Membership
 
 IDS = list(range(3, 40))
 
-class Group:
-    # Hands out the policy's buckets.
-    def __init__(self, weights):
-        self.weights = weights
-
-    def receive(self, sizes, take):
-        for batch in self.weights.manifest.batches():
-            with self.weights.gathered(batch) as tensors:
-                by_name = {spec.name: tensor for spec, tensor in zip(batch, tensors)}
-                for bucket in self.weights.manifest.cut(batch):
-                    packed = torch.empty(bucket.size, dtype=torch.uint8)
-                    pack(bucket, [by_name[spec.name] for spec in bucket.tensors], packed)
-                    take(packed)
-
-    def close(self):
-        pass
+CPU = torch.device("cpu")
 
 def update(worker, weights, *, is_untrained):
+    # By vLLM's packed IPC, as on a shared GPU.
     engine = worker.weight_transfer_engine
-    engine._group = Group(weights)
-    with set_current_vllm_config(engine.vllm_config):
+    first = Membership(SHARED, "127.0.0.1", free_port(), 0, ["the policy", "the engine"])
+    group = IpcGroup(first, CPU)
+    engine.init_transfer_engine(JoinGroup({name: value for name, value in asdict(first).items() if name != "rank"}, 1))
+    with set_current_vllm_config(engine.vllm_config), ThreadPoolExecutor(1) as pool:
+        sent = pool.submit(sender._send, weights, group, CPU, sums=True)
         engine.start_weight_update()
         engine.receive_weights(Update(weights.manifest.to_plain(), True, is_untrained))
         engine.finish_weight_update()
+        assert sent.result() == engine.sums
     assert not worker.unused_tensors(), worker.unused_tensors()
 
 def by_vllm(llm):
@@ -133,6 +128,7 @@ def look_at(family, changes, folder):
     return found
 
 if __name__ == "__main__":
+    ipc_stand_in.install(setattr)
     families, folder = json.loads(sys.argv[1]), Path(sys.argv[2])
     print(json.dumps({family: look_at(family, changes, folder / family) for family, changes in families.items()}))
 """
