@@ -154,6 +154,8 @@ def _engine(figures: Any) -> EngineModel:
 
 
 def _machine(figures: Any) -> tuple[EngineModel, int, StepModel]:
+    if "parts" in figures and "step" not in figures:
+        raise ValueError("not everything is measured: call that again, which goes on")
     step = {name: float(figures["step"][name]) for name in ("per_token", "fixed")}
     return _engine(figures["engine"]), int(figures["engines"]), StepModel(sampling=1.0, **step)
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,9 @@ def main(argv: Sequence[str]) -> int:
     if args.dry_run:
         show_plan(parts, devices)
         return 0
+    absent = [name for name in ("pytest", "hypothesis", "gguf") if find_spec(name) is None]
+    if absent and any(part.kind == "paths" for part in parts):
+        return _fail(f"the tests need {', '.join(absent)}: {sys.executable} -m pip install {' '.join(absent)}")
     if not args.rehearse and not installation_is_right():
         return _fail("the installation is not complete: see above (openrlhf-ada doctor)")
     record = open_record(args.out, machine(args.rehearse, len(devices)))

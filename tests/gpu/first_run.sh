@@ -15,8 +15,8 @@ if [[ -z ${PYTHON:-} ]]; then
   PYTHON=$ROOT/.venv/bin/python
   [[ -x $PYTHON ]] || PYTHON=python3
 fi
-if ! "$PYTHON" -c 'import openrlhf_ada' 2>/dev/null; then
-  echo "first_run: $PYTHON cannot import openrlhf_ada. docs/install.md says how to install it for GPUs; PYTHON=... names another" >&2
+if ! "$PYTHON" -c 'import openrlhf_ada; from importlib.metadata import version; version("openrlhf")' 2>/dev/null; then
+  echo "first_run: $PYTHON has no installation of openrlhf_ada for training. docs/install.md says how to install it for GPUs; PYTHON=... names another" >&2
   exit 1
 fi
 exec "$PYTHON" "$ROOT/tests/gpu/first_run.py" "$@"

@@ -99,8 +99,18 @@ def test_the_script_starts_the_program(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "GRPO n = 4" in done.stderr and "minutes" in done.stderr
     assert run("--dry").returncode == 2
-    done = run(PYTHON="false")
-    assert done.returncode == 1 and "cannot import openrlhf_ada" in done.stderr
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    for without_packages in ("false", "./python"):
+        done = run(PYTHON=without_packages)
+        assert done.returncode == 1 and done.stderr.startswith(f"first_run: {without_packages} has no"), done.stderr
+
+
+def test_packages_that_the_tests_need_are_missed_before_an_hour_is_spent(
+    start: Start, first_run: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(first_run, "find_spec", lambda name: None if name == "gguf" else name)
+    assert start("--only", "paths", gpus=1)[0] == 1
+    assert "pip install gguf" in capsys.readouterr().err
 
 
 def test_without_a_gpu_it_says_so_and_fails(start: Start, capsys: pytest.CaptureFixture[str]) -> None:
