@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from openrlhf_ada.cli import plan
 from openrlhf_ada.cli.demo import TOY, prepare_model, write_prompts
 from openrlhf_ada.cli.scenario import read_machine
+from openrlhf_ada.platforms.machine_check import usable_gpus
 from openrlhf_ada.simulation.step_seconds import ENGINES, STEP_MODELS
 
 if TYPE_CHECKING:
@@ -129,7 +130,12 @@ def data_of(given: Path | None, folder: Path, *, is_kept: bool) -> Path:
 
 
 def prepare(conditions: Conditions) -> None:
-    """The recipe's data where there is none: measure pass rates, keep the hard band. Raises ValueError."""
+    """The recipe's data where there is none: measure pass rates, keep the hard band. Raises ValueError, also where
+    there are fewer GPUs than the runs will need."""
+    if conditions.gpus and not conditions.is_toy and (usable := usable_gpus()) < conditions.gpus:
+        raise ValueError(
+            f"--gpus {conditions.gpus}: {usable} can be used here. --model math-toy rehearses it on a CPU"
+        )
     if conditions.weights is None or conditions.data is None or Path(conditions.data).is_file():
         return
     folder = Path(conditions.data).parent

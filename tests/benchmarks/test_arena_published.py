@@ -105,6 +105,7 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
         return [{"method": m, "seconds": SECONDS.get(m, 50.0), "sampling_s": 40.0, "rollouts": 4000} for m in methods]
 
     monkeypatch.setattr(published, "planned", planned)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
     def start(*argv: str) -> tuple[int, str, str]:
         status = main(["real", "--model", "math-1.5b", "--out", str(tmp_path / "out"), *argv])
@@ -159,6 +160,7 @@ def test_it_prepares_data_once_and_keeps_what_plan_said(
         (("--methods", "unifrom-8"), "uniform-8"),
         (("--data", "/nowhere.parquet"), "--data /nowhere.parquet"),
         (("--gpus", "0"), "--gpus 0"),
+        ((), "--gpus 8: 0 can be used here"),
         (("--budget", "0"), "--budget 0"),
         (("--model", "math-toy", "--gpus", "1"), "--gpus is for --model math-1.5b"),
     ],
