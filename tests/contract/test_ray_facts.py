@@ -50,7 +50,7 @@ def test_runtime_environment_of_a_job_is_in_its_variable(monkeypatch: pytest.Mon
 
 
 ON_ONE_RAY = """
-import json, os, signal
+import asyncio, json, os, signal, time
 import psutil, ray
 from ray.exceptions import RayActorError
 from openrlhf_ada.host.ray_session import started_apart
@@ -92,12 +92,18 @@ class Engine:
     async def die(self):
         os._exit(1)
 
+    async def sleep(self):
+        await asyncio.sleep(600)
+
 engine = ray.remote(max_restarts=5)(Engine).remote()
 told["starts"] = [read_start_id(0, ask_ready(engine))]
+other = ray.remote(num_cpus=0)(Engine).remote()
+begun_s = time.monotonic()
 try:
-    ray.get(engine.die.remote())
+    ray.get([other.sleep.remote(), engine.die.remote()])
 except RayActorError:
     told["starts"].append("died")
+    told["waited_s"] = time.monotonic() - begun_s
 try:
     read_start_id(0, ask_ready(engine))
 except EngineLostError as error:
@@ -120,6 +126,13 @@ def told() -> dict[str, Any]:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.slow
+@pytest.mark.rehearsal
+def test_a_dead_actor_is_noticed_though_others_do_not_answer(told: dict[str, Any]) -> None:
+    """So a process of the policy that is killed ends the run, before a transfer has waited for its 300 s."""
+    assert told["waited_s"] < 30
 
 
 @pytest.mark.slow
