@@ -78,9 +78,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("source", type=Path, nargs="?", metavar="SOURCE", help="Parquet file of prepare-data, run directory, or log")
-    add(
-        "--calibrate", action="store_true", help=f"only measure the run's engine on this machine: SOURCE/{ENGINE_FILE}"
-    )
+    add("--calibrate", action="store_true", help=f"only measure the run's engine, on this machine: {ENGINE_FILE}")
     add("--score", metavar="NAME", help="of a log: the field with the score, where there are several")
     add(
         "--estimator",
@@ -96,12 +94,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="NAME,...",
         help=f"values of --ada_method, or `{RECORDED}`: the run's own settings (default {','.join(USUAL)})",
     )
-    add(
-        "--prompts",
-        type=_up_to(MOST_PROMPTS),
-        metavar="N",
-        help="prompts of a step (default: as the run or the method has them)",
-    )
+    add("--prompts", type=_up_to(MOST_PROMPTS), metavar="N", help="of a step (default: as run or method have them)")
     add(
         "--machine",
         default="1.5b",
@@ -109,9 +102,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="whose seconds: 1.5b (Qwen2.5-Math-1.5B on 8 H100, default), 7b (Qwen2.5-Math-7B on 8 A100), a file of "
         "tests/gpu/first_run.sh; of a run, its own",
     )
-    add(
-        "--engine", type=Path, metavar="FILE", help="an engine that --calibrate has measured, instead of the machine's"
-    )
+    add("--engine", type=Path, metavar="FILE", help="what --calibrate has measured, instead of the machine's engine")
     add("--engines", type=_up_to(1000), metavar="N", help="number of engines (default: the machine's, or the run's)")
     add("--json", type=Path, metavar="FILE", help="also write the figures to this file")
     return parser

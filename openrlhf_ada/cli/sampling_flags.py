@@ -11,14 +11,14 @@ from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_ada.config.flags import FULL_MARKS, ConfigError, add_flag, check_value, flag
-from openrlhf_ada.config.passed_on import PASSED_ON, check_known
+from openrlhf_ada.config.passed_on import PASSED_ON, arguments_of, check_known
 from openrlhf_ada.config.schema import AdaConfig, add_flags
 from openrlhf_ada.config.settings import resolve
 from openrlhf_ada.data.problems import Problem, Question, Source
 from openrlhf_ada.data.questions import rendered
 from openrlhf_ada.data.row_rewards import KEY, RowRewards, parse_map
 from openrlhf_ada.eval.answers import as_text
-from openrlhf_ada.host.engine_options import engine_arguments, recorded
+from openrlhf_ada.host.engine_options import check_stops, engine_arguments, options_of, recorded
 from openrlhf_ada.host.parser import parse_host_arguments
 from openrlhf_ada.platforms import without_gpu
 from openrlhf_ada.reward.names import check_rewards, split_names
@@ -124,6 +124,8 @@ def sampling_of(args: argparse.Namespace, longest: int | None = None) -> Samplin
     for name, holds, rule, remedy in rules:
         if not holds:
             raise ConfigError(f"--{name}", max_len if name == "max_len" else getattr(args, name), rule, remedy)
+    stops = arguments_of(args.sampling_args).get("stop")
+    check_stops(options_of(args.engine_args, "--engine_args"), stops, "--engine_args")
     return Sampling(**{f.name: getattr(args, f.name) for f in fields(Sampling)} | {"max_len": max_len})
 
 

@@ -14,8 +14,16 @@ PASSED_ON = ("chat_template_args", "sampling_args")
 
 
 def arguments_of(text: str | None) -> Any:
-    """By name; none of a flag that is not given."""
-    return json.loads(text or "{}")
+    """By name; none of a flag that is not given. Raises ValueError for what is no JSON."""
+    return json.loads(text or "{}", object_pairs_hook=once_each)
+
+
+def once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON. Raises ValueError for a key that comes twice."""
+    names = [name for name, _ in pairs]
+    if len(row := dict(pairs)) < len(pairs):
+        raise ValueError(f"the key {max(names, key=names.count)!r} comes twice in an object")
+    return row
 
 
 def _are_arguments(text: str) -> bool:

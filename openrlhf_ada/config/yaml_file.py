@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from openrlhf_ada.config.flags import ConfigError
-from openrlhf_ada.config.program import called
 
 LARGEST = 64 * 1024
 """Bytes of a file, far more than all flags take."""
@@ -50,7 +49,7 @@ def read_yaml(path: Path, flag: str, *, typed: bool) -> tuple[dict[str, Any], di
         reason = str(error).splitlines()[0] if isinstance(error, yaml.YAMLError) else "it is nested too deeply"
         raise wrong(flag, path, None, f"it is not valid YAML: {reason}", "Mend it") from error
     if not isinstance(content, dict):
-        raise wrong(flag, path, None, "`name: value` lines belong here", f"`{called()} methods grpo` shows some")
+        raise wrong(flag, path, None, "`name: value` lines belong here", "Write one on each line")
     return cast("dict[str, Any]", content), loader.lines
 
 

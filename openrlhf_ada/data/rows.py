@@ -12,6 +12,7 @@ from decimal import Decimal
 from itertools import chain, islice
 from typing import Any
 
+from openrlhf_ada.config.passed_on import once_each
 from openrlhf_ada.data.files import DataError, Row, format_of, format_remedy, local_files, opened, to_text
 
 
@@ -44,15 +45,7 @@ def _number(text: str) -> float | Decimal:
     return value if Decimal(repr(value)) == Decimal(text) else Decimal(text)
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    row = dict(pairs)
-    if len(row) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"the key {max(names, key=names.count)!r} comes twice in an object")
-    return row
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_float=_number)
+_DECODER = json.JSONDecoder(object_pairs_hook=once_each, parse_float=_number)
 
 
 def _json_rows(path: str, flag: str) -> Iterator[Row]:

@@ -12,15 +12,18 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, get_type_hints
+from typing import Annotated, Any
 
 from openrlhf_ada.config.flags import ConfigError, actions_of
 from openrlhf_ada.config.nearest import did_you_mean
+from openrlhf_ada.config.passed_on import arguments_of, once_each
 from openrlhf_ada.config.yaml_file import read_yaml
 
 FLAG = "--ada_engine_args"
 
 DRAFTS = {"speculative_config", "spec_method", "spec_model"}
+
+CORRECTION = "--algo.advantage.is_correction_level token"
 
 
 @lru_cache
@@ -35,24 +38,38 @@ def options_of(text: str | None, flag: str = FLAG) -> dict[str, Any]:
     if not text:
         return {}
     try:
-        given = json.loads(text) if text.startswith("{") else read_yaml(Path(text), flag, typed=True)[0]
-    except json.JSONDecodeError as error:
-        raise ConfigError(flag, text, f"it is not valid JSON: {error}", "Mend it, or name a file") from error
-    options = {name.replace("-", "_"): value for name, value in given.items()}
-    drafts = options.get("speculative_config")
-    for name, value in (options | (drafts if isinstance(drafts, dict) else {})).items():
+        given = arguments_of(text) if text.lstrip().startswith("{") else read_yaml(Path(text), flag, typed=True)[0]
+        options = once_each([(name.replace("-", "_"), value) for name, value in given.items()])
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise ConfigError(flag, text, f"it is not valid: {error}", "Mend it, or name a file") from error
+    drafts = options.get("speculative_config", {})
+    if not isinstance(drafts, dict):
+        raise ConfigError(flag, f"speculative_config: {drafts}", "it has names and values", "Mend it")
+    for name, value in (options | drafts).items():
         why = reasons("denied").get(name) if name in options else None
-        if why := why or reasons("denied_values").get(f"{name}={value}"):
+        if why := why or reasons("denied_values").get(f"{name}={value}".lower()):
             raise ConfigError(flag, name, why, "Leave it out")
     return options
 
 
-def check_stops(options: Mapping[str, Any], stops: Any) -> None:
+def check_stops(options: Mapping[str, Any], stops: Any, flag: str = FLAG) -> None:
     """Raises ConfigError for drafts with stop texts: vLLM looks for them after a whole step, and what it had drafted
     behind one would be trained."""
     if stops and (drafts := options.keys() & DRAFTS):
         rule = "answers may go on behind a stop text, by the rest of a draft"
-        raise ConfigError(FLAG, min(drafts), rule, "Leave it out, or stop at tokens (stop_token_ids)")
+        raise ConfigError(flag, min(drafts), rule, "Leave it out, or stop at tokens (stop_token_ids)")
+
+
+def check_in_training(host: SimpleNamespace) -> None:
+    """Raises ConfigError for what vLLM does not take, or a training cannot go with."""
+    options = engine_arguments(host.ada.engine_args)
+    check_stops(options, arguments_of(host.ada.sampling_args).get("stop"))
+    is_seen = host.ada.logprob_steps or host.algo.advantage.is_correction_level != "off"
+    if not is_seen and (changed := options.keys() & reasons("changed")):
+        rule = f"with {FLAG} {min(changed)}, nothing would show how far the engines are off the policy"
+        raise ConfigError("--ada_logprob_steps", 0, rule, f"Leave it out, or add {CORRECTION}")
 
 
 def recorded(text: str | None, flag: str = FLAG) -> str | None:
@@ -83,24 +100,30 @@ def _parser() -> tuple[Any, dict[str, Any]]:
 
 def _read(name: str, value: Any) -> Any:
     from pydantic import TypeAdapter
-    from vllm.config import AttentionConfig, SpeculativeConfig
+    from vllm import config
     from vllm.config.quantization import ONLINE_QUANT_SHORTHAND_NAMES
 
     parser, actions = _parser()
     action = _of(actions, name)
     if value is None or (action.nargs == 0) != isinstance(value, bool):
         raise ValueError("it is true or false" if action.nargs == 0 else "it is another kind of value")
-    words = [option for option in action.option_strings if option.startswith("--no-") != value][:1]
+    words = [option for option in action.option_strings if option.startswith("--no-") == (value is False)][:1]
     parts = value if action.nargs and isinstance(value, list) else [value] * (action.nargs != 0)
     words += [part if isinstance(part, str) else json.dumps(part) for part in parts]
     parsed = getattr(parser.parse_args(words if action.nargs is not None else ["=".join(words)]), name)
     # What vLLM's parser leaves to the start of an engine.
     if name == "attention_backend":
-        AttentionConfig(backend=parsed)
+        config.AttentionConfig(backend=parsed)
     if name == "quantization" and parsed not in (taken := ("fp8", *ONLINE_QUANT_SHORTHAND_NAMES)):
         raise ValueError(f"it must make its weights of each update by itself: {', '.join(taken)}")
-    for inner, of_inner in parsed.items() if name == "speculative_config" else ():
-        TypeAdapter(_of(get_type_hints(SpeculativeConfig), inner)).validate_python(of_inner)
+    # Ranges are those of the configuration, after which vLLM names a group of options.
+    home = config.SpeculativeConfig if name == "speculative_config" else getattr(config, action.container.title, None)
+    fields = getattr(home, "__pydantic_fields__", {})
+    has_range = name in fields and fields[name].metadata
+    for inner, of_inner in parsed.items() if name == "speculative_config" else [(name, parsed)] * bool(has_range):
+        field = _of(fields, inner)
+        kind: Any = Annotated[field.annotation, "", *field.metadata]  # pyright: ignore[reportInvalidTypeForm]
+        TypeAdapter(kind).validate_python(of_inner)
     return parsed
 
 
@@ -114,8 +137,9 @@ def engine_notes(host: SimpleNamespace) -> Iterator[str]:
     """What a run is told of its engines."""
     options, weightless = options_of(host.ada.engine_args), ("ngram", "ngram_gpu", "suffix")
     if changed := ", ".join(name for name in options if name in reasons("changed")):
-        watch = "Watch ada/logprob_gap_mean (--ada_logprob_steps), and add --algo.advantage.is_correction_level token"
-        yield f"{FLAG} {changed}: engines' log-probabilities may be off the policy's. {watch}"
+        # With it they are compared in mode off, and of agents, too.
+        more = f", and add {CORRECTION}" if host.algo.advantage.is_correction_level == "off" else ""
+        yield f"{FLAG} {changed}: engines' log-probabilities may be off the policy's. Watch ada/logprob_gap_mean{more}"
     method = options.get("spec_method") or options.get("speculative_config", {}).get("method", "draft_model")
     if options.keys() & DRAFTS and method not in weightless:
         yield (

@@ -14,21 +14,9 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from openrlhf_ada.config.flags import ConfigError
-from openrlhf_ada.host.ray_session import (
-    job_runtime_env,
-    own_token,
-    running_cluster,
-    session_folder,
-    started_apart,
-)
+from openrlhf_ada.host.ray_session import job_runtime_env, own_token, running_cluster, session_folder, started_apart
 from openrlhf_ada.platforms import without_gpu
-from openrlhf_ada.platforms.gpu import (
-    check_cpu_limits,
-    check_gpu_limits,
-    check_machine,
-    check_nodes,
-    hidden_as_slots,
-)
+from openrlhf_ada.platforms.gpu import check_cpu_limits, check_gpu_limits, check_machine, check_nodes, hidden_as_slots
 from openrlhf_ada.platforms.processes import children_named, kill_rest
 from openrlhf_ada.platforms.ray_head import NAMES, RayHead, RayHeadLostError
 from openrlhf_ada.platforms.resources import MissingResourcesError, Slots, required_slots

@@ -14,12 +14,11 @@ from openrlhf_ada.config.choosing import check_candidates
 from openrlhf_ada.config.flags import ConfigError, Problem, raise_all, raise_first
 from openrlhf_ada.config.host_rules import check_against_host
 from openrlhf_ada.config.host_values import batch_plan
-from openrlhf_ada.config.passed_on import arguments_of
 from openrlhf_ada.config.settings import Settings, make_policy
 from openrlhf_ada.data.files import check_names
 from openrlhf_ada.data.prepared import check_counts
 from openrlhf_ada.eval.held_out import best_metric_names
-from openrlhf_ada.host.engine_options import check_stops, engine_arguments
+from openrlhf_ada.host.engine_options import check_in_training
 from openrlhf_ada.host.model_code import check_model_code, has_experts, read_config
 from openrlhf_ada.reporting.run_log import METRICS_FILE
 from openrlhf_ada.reporting.wandb_run import check_key
@@ -44,7 +43,7 @@ def check_without_files(args: SimpleNamespace) -> None:
     raise_all(_required(args))
     check_against_host(args.ada, args)
     raise_first(chain(_rewards(args), _others(args)))
-    check_stops(engine_arguments(args.ada.engine_args), arguments_of(args.ada.sampling_args).get("stop"))
+    check_in_training(args)
 
 
 def _required(args: SimpleNamespace) -> Iterator[Problem]:
@@ -157,12 +156,8 @@ def _check_policy(args: SimpleNamespace) -> None:
 
 def _experts(args: SimpleNamespace) -> Iterator[Problem]:
     """Some of vLLM's kernels pack experts in another order."""
-    # The language model's part of config.json, of a model that is a folder.
-    model = args.actor.model_name_or_path
-    config = (read_config("--actor.model_name_or_path", model) if Path(model).is_dir() else None) or {}
-    if not has_experts(config.get("text_config", config)):
-        return
-    if args.ada.verify_sync == "off":
+    flag, model = "--actor.model_name_or_path", args.actor.model_name_or_path
+    if args.ada.verify_sync == "off" and Path(model).is_dir() and has_experts(read_config(flag, model) or {}):
         rule = f"{model} is a mixture of experts, which vLLM may pack wrongly without a word. Only these checks see it"
         yield "--ada_verify_sync", "off", rule, "Leave it out"
 

@@ -32,10 +32,7 @@ class ReceivesWeights:
         return (
             {"logprobs_mode": "processed_logprobs", "max_logprobs": 1}
             | arguments
-            | {
-                "worker_extension_cls": extension,
-                "weight_transfer_config": {"backend": BACKEND},
-            }
+            | {"worker_extension_cls": extension, "weight_transfer_config": {"backend": BACKEND}}
         )
 
     def forbid_pickle(self) -> None:

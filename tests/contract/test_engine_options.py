@@ -50,6 +50,7 @@ TAKEN: dict[str, tuple[Any, Callable[[Any], bool]]] = {
     "attention_backend": ("FLASHINFER", lambda v: v == "FLASHINFER"),
     "enable_expert_parallel": (True, lambda v: v is True),
     "async_scheduling": (False, lambda v: v is False),
+    "optimization_level": (0, lambda v: v == "0"),
     "disable_log_stats": (False, lambda v: v is False),
     "cudagraph_capture_sizes": ([1, 2, 4], lambda v: v == [1, 2, 4]),
     "kv_cache_dtype_skip_layers": (["0", "-1"], lambda v: v == ["0", "-1"]),
@@ -74,6 +75,7 @@ def test_options_arrive_as_vllm_reads_them(name: str) -> None:
         ({"max_num_seq": 64}, "Did you mean max_num_seqs?"),
         ({"max_num_seqs": "many"}, "many"),
         ({"max_num_seqs": True}, "another kind"),
+        ({"max_num_seqs": 0}, "greater than or equal to 1"),
         ({"enable_expert_parallel": 1}, "true or false"),
         ({"kv_cache_dtype": "fp9"}, "fp8_e5m2"),
         ({"kv_cache_dtype": None}, "another kind"),
@@ -83,7 +85,9 @@ def test_options_arrive_as_vllm_reads_them(name: str) -> None:
         ({"speculative_config": NGRAM | {"prompt_lookup": 4}}, "Did you mean prompt_lookup_m"),
         ({"speculative_config": {"method": "eagle9"}}, "eagle3"),
         ({"speculative_config": NGRAM | {"rejection_sample_method": "synthetic"}}, "whatever the policy"),
-        ({"load_format": "dummy"}, "random weights"),
+        ({"speculative_config": NGRAM | {"num_speculative_tokens": 0}}, "greater than 0"),
+        ({"speculative_config": []}, "names and values"),
+        ({"load_format": "Dummy"}, "random weights"),
     ],
 )
 def test_what_vllm_would_not_take_is_refused_before_it_starts(options: dict[str, Any], told: str) -> None:
@@ -104,21 +108,30 @@ def test_a_file_is_recorded_by_what_is_in_it(tmp_path: Path, text: str) -> None:
     file.write_text(text)
     assert recorded(str(file)) == '{"max_num_seqs": 64, "watermark": 0.1}' == recorded(recorded(str(file)))
     file.write_text("")
-    for wrong in (str(file), str(tmp_path / "none.yaml"), "{max_num_seqs"):
+    twice = ('{"watermark": 0, "watermark": 0.1}', '{"max-num-seqs": 8, "max_num_seqs": 8}')
+    for wrong in (str(file), str(tmp_path / "none.yaml"), "{max_num_seqs", *twice):
         with pytest.raises(ConfigError, match=r"^--ada_engine_args is "):
             recorded(wrong)
     assert recorded(None) is recorded("{}") is None
 
 
-def host(options: dict[str, Any]) -> Any:
-    return SimpleNamespace(ada=SimpleNamespace(engine_args=json.dumps(options)))
+def host(options: dict[str, Any], correction: str = "off", steps: int = 10) -> Any:
+    ada = SimpleNamespace(engine_args=json.dumps(options), sampling_args=None, logprob_steps=steps)
+    return SimpleNamespace(ada=ada, algo=SimpleNamespace(advantage=SimpleNamespace(is_correction_level=correction)))
 
 
 def test_what_changes_log_probabilities_names_its_guard() -> None:
     (note,) = engine_notes(host({"kv_cache_dtype": "fp8", "quantization": "fp8", "max_num_seqs": 8}))
     assert "kv_cache_dtype, quantization" in note and "max_num_seqs" not in note
-    assert "ada/logprob_gap_mean" in note and "--ada_logprob_steps" in note
+    assert "ada/logprob_gap_mean" in note and "is_correction_level" in note
     assert [*engine_notes(host({"max_num_seqs": 8}))] == []
+
+
+def test_what_changes_log_probabilities_is_not_taken_unseen() -> None:
+    for taken in (host({"quantization": "fp8"}, "token", 0), host({"max_num_seqs": 8}, steps=0)):
+        engine_options.check_in_training(taken)
+    with pytest.raises(ConfigError, match=r"^--ada_logprob_steps is 0: .*quantization"):
+        engine_options.check_in_training(host({"quantization": "fp8"}, steps=0))
 
 
 def test_no_draft_goes_on_behind_a_stop_text() -> None:

@@ -51,6 +51,7 @@ def problems(tmp_path: Path) -> str:
         (["--temperature", "-1"], "--temperature is -1.0"),
         (["--top_p", "0"], "--top_p is 0.0"),
         (["--top_k", "0"], "--top_k is 0"),
+        (["--sampling_args", '{"stop": ["x"]}', "--engine_args", '{"spec_method": "ngram"}'], "is 'spec_method'"),
         (["--max_new_tokens", "0"], "--max_new_tokens is 0"),
         (["--max_len", "10"], "--max_len is 10: prompt and answer must fit"),
         (["--benchmark", "math5000"], "--benchmark math5000: expected one of math500"),

@@ -21,6 +21,7 @@ from openrlhf_ada.config.schema import AdaConfig
         *(("chat_template_args", value) for value in ("enable_thinking=False", "[1]", "{'a': 1}")),
         *(("sampling_args", value) for value in ("[]", '"</answer>"', '{"temperature": 0.6}', '{"stop": "x"}')),
         *(("sampling_args", value) for value in ('{"stop": [""]}', '{"stop": [1]}', '{"stop_token_ids": [true]}')),
+        ("sampling_args", '{"stop": ["a"], "stop": ["b"]}'),
         *(("sampling_args", value) for value in ('{"stop_token_ids": ["1"]}', '{"include_stop_str_in_output": 1}')),
     ],
 )
