@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import yaml
 from dockerfiles import pins
+from documents import blocks
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
@@ -101,8 +102,32 @@ def test_the_core_runs_where_there_is_numpy_alone(bare: Path, tmp_path: Path) ->
     assert done.returncode == 0, done.stderr
     # Debian's Python has a sitecustomize; the other is a module that some of numpy's compiled parts make.
     assert set(done.stdout.split()) - {"sitecustomize", "cython_runtime"} == {"numpy", "openrlhf_ada"}
+    assert run(bare, tmp_path, "-c", examples_without_trainer()).returncode == 0
     usage = run(bare, tmp_path, "-m", "openrlhf_ada.cli.main")
     assert usage.returncode == 2 and "usage: openrlhf-ada <command>" in usage.stdout, "the command needs no more"
+
+
+def examples_without_trainer() -> str:
+    """Those of docs/api.md up to the settings and their simulation."""
+    found = blocks((ROOT / "docs" / "api.md").read_text(encoding="utf-8"))
+    return "\n".join([block.text for block in found if block.language == "python"][:3])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["3.12", "3.13", "3.14"])
+def test_the_core_installs_on_newer_pythons(version: str, dist: Path, tmp_path: Path) -> None:
+    """With its requirements from the package index, where this machine has such a Python."""
+    uv = Path(sys.executable).parent / "uv"
+    python = tmp_path / "bin" / "python"
+    made = subprocess.run(
+        [uv, "venv", "-q", "--no-python-downloads", "-p", version, tmp_path], capture_output=True, text=True
+    )
+    if made.returncode:
+        pytest.skip(f"there is no Python {version}")
+    (wheel,) = dist.glob("*.whl")
+    subprocess.run([uv, "pip", "install", "-q", "--python", python, wheel], check=True)
+    done = run(python, tmp_path, "-c", examples_without_trainer())
+    assert done.returncode == 0, done.stderr
 
 
 RUN = ["--actor.model_name_or_path", "m", "--ada_run_dir", "/nowhere", "--ckpt.path", "/nowhere/ckpt"]
