@@ -6,11 +6,12 @@ per step and evaluation, and one a minute while a step's sampling takes longer t
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
 
 from openrlhf_ada.config.visible import as_told
@@ -49,6 +50,7 @@ class ProgressView:
         self._in_step = False
         self._step = 0
         self._max_steps: int | None = None
+        self._evaluations: list[tuple[float, float]] = []
         self._started = self._last_step = self._last_line = 0.0
         self._durations: deque[float] = deque(maxlen=RECENT_STEPS)
 
@@ -109,12 +111,13 @@ class ProgressView:
         self._line(text)
 
     def _on_eval(self, step: int, accuracy: float, ci95: float | None) -> None:
+        self._evaluations += [] if ci95 is None else [(accuracy, ci95)]
         self._line(evaluation_line(step, accuracy, ci95))
         self._begin("going on")
 
     def _on_done(self, run_dir: str, conclusion: str = "") -> None:
-        if conclusion:
-            self._line(conclusion)
+        for line in filter(None, (conclusion, fall_line(self._evaluations))):
+            self._line(line)
         self._line(f"report: {run_dir}/report.html (the record is beside it)")
         self._begin("ending")
 
@@ -184,6 +187,17 @@ def evaluation_line(step: int, accuracy: float, ci95: float | None) -> str:
     when = "before training" if step == 0 else f"after step {step}"
     interval = "" if ci95 is None else f" ± {100 * ci95:.1f}"
     return f"evaluation {when}: {100 * accuracy:.1f}{interval}% right"
+
+
+def fall_line(evaluations: Sequence[tuple[float, float]]) -> str:
+    """Of (accuracy, half of its 95 % interval), where the last is significantly below the first; else empty."""
+    if not evaluations:
+        return ""
+    (before, first), (after, last) = evaluations[0], evaluations[-1]
+    if before - after <= math.hypot(first, last):
+        return ""
+    fall = f"held-out accuracy fell from {before:.1%} to {after:.1%}: the exported model is worse than the first"
+    return f"{fall}. Lower --actor.adam.lr, or take an earlier checkpoint"
 
 
 def time_left(seconds: float) -> str:

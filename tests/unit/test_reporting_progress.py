@@ -48,6 +48,19 @@ def test_evaluation_line_has_its_interval() -> None:
 
 
 @pytest.mark.parametrize(
+    ("told", "falls"),
+    [([(0.54, 0.14), (0.0, 0.0)], True), ([(0.54, 0.14), (0.45, 0.14)], False), ([(0.5, 0.0)], False), ([], False)],
+)
+def test_the_end_says_that_a_model_became_worse(told: list[tuple[float, float]], falls: bool) -> None:
+    stream = io.StringIO()
+    with ProgressView(stream) as view:
+        for at, (accuracy, ci95) in enumerate(told):
+            view.handle({"type": "eval", "step": at, "accuracy": accuracy, "ci95": ci95})
+        view.handle({"type": "done", "run_dir": "runs/x"})
+    assert ("accuracy fell" in stream.getvalue() and "--actor.adam.lr" in stream.getvalue()) == falls
+
+
+@pytest.mark.parametrize(
     ("seconds", "text"),
     [(5, "seconds"), (60, "a minute"), (600, "10 min"), (9000, "2.5 h")],
 )
