@@ -87,9 +87,8 @@ class AdaptiveExperienceMaker(RemoteExperienceMaker):
     def _weigh(self, experience: Any) -> None:
         """Let a sample count in figures of the policy as often as it stands for others of its pool."""
         weights = torch.tensor([self._tags[i].critic_weight for i in experience.index])
-        info = experience.info
-        info |= {name: info[name] * weights for name in info.keys() & {"kl", "logprobs_diff"}}
-        info[CRITIC_WEIGHT] = weights
+        experience.info |= {n: experience.info[n] * weights for n in experience.info.keys() & {"kl", "logprobs_diff"}}
+        experience.info[CRITIC_WEIGHT] = weights
 
     def _gae(self, experience: Any, weights: torch.Tensor) -> None:
         """PPO: the critic is the baseline, so the reward enters as it is and the coefficient is a weight."""

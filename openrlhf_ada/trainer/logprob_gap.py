@@ -54,15 +54,12 @@ def logprob_gap(experiences: Sequence[Any]) -> LogprobGap | None:
 
 def surprisal(experiences: Sequence[Any], weights: Sequence[torch.Tensor]) -> float | None:
     """Mean of -log π over the sampled tokens of micro-batches with `action_log_probs` and `action_mask`, shape (B, A)
-    each: an estimate of the policy's entropy per token. None where nothing was sampled, or all is hidden.
-
-    `weights`: how often a rollout counts, shape (B,) for each micro-batch."""
-    total = tokens = 0.0
-    for experience, weight in zip(experiences, weights, strict=True):
-        counted = computed_actions(experience) * weight.unsqueeze(1)
-        total -= float((experience.action_log_probs.float() * counted).sum())
-        tokens += float(counted.sum())
-    return total / tokens if tokens else None
+    each, where rollouts count by `weights`, shape (B,) each: an estimate of the policy's entropy per token. None where
+    nothing was sampled, or all is hidden."""
+    counted = [computed_actions(e) * weight.unsqueeze(1) for e, weight in zip(experiences, weights, strict=True)]
+    total = sum(float((e.action_log_probs.float() * c).sum()) for e, c in zip(experiences, counted, strict=True))
+    tokens = sum(float(c.sum()) for c in counted)
+    return -total / tokens if tokens else None
 
 
 def check_gap(gap: LogprobGap, limit: float) -> None:

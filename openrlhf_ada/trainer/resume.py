@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
+
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.reporting.run_log import SUMMARY_FILE
 from openrlhf_ada.reporting.run_record import is_number, read_run
@@ -93,8 +95,7 @@ def _check_same(root: Path, manifest: Manifest, now: Origin, *, has_critic: bool
     if _processes(then) != _processes(now):
         what.append(f"the policy had {_processes(then)} processes (nodes x GPUs), now {_processes(now)}")
     model, model_now = before[MODEL], now.flags[MODEL]
-    # A run that was moved has its model at another path.
-    if Path(model).name != Path(model_now).name:
+    if not _is_same_model(Path(model), Path(model_now)):
         what.append(f"{_flag(MODEL)} was {model}, is {model_now}")
     if then.data != now.data:
         what.append("its training prompts are others")
@@ -108,6 +109,16 @@ def _check_same(root: Path, manifest: Manifest, now: Origin, *, has_critic: bool
             "Resume with the flags and prompts of that run; or begin a new one, from its exported model "
             "(--actor.model_name_or_path), with another folder",
         )
+
+
+def _is_same_model(then: Path, now: Path) -> bool:
+    """A run that was moved has its model at another path: by name, and where both are there by how files begin."""
+    return then.name == now.name and (not (then.is_dir() and now.is_dir()) or _begins(then) == _begins(now))
+
+
+def _begins(model: Path) -> dict[str, bytes]:
+    files = [*model.glob("*.safetensors"), *model.glob("config.json")]
+    return {file.name: np.fromfile(file, np.uint8, count=1 << 20).tobytes() for file in files}
 
 
 def _flag(name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -40,11 +41,12 @@ def step_metrics(record: StepRecord, settings: Settings, version: int) -> dict[s
         "ada/lost": record.num_lost,
         "ada/no_score": record.num_no_score,
         "ada/metric_mean": float(scores.mean()),
-        "ada/first_wave_metric_mean": _first_wave_mean(everything, settings.first_wave),
+        # Every prompt counts the same, also where fewer than n were drawn.
+        "ada/first_wave_metric_mean": fmean(float(g.pool.scores[: settings.first_wave].mean()) for g in everything),
         "ada/reward_mean": float(rewards.mean()),
         **_signal(record, settings),
         "ada/coefficient_max": max(abs(c) for group in groups for c in _trained(group).coefficients),
-        "ada/staleness_mean": version - _mean([s.version for g in groups for s in g.pool.samples]),
+        "ada/staleness_mean": version - fmean(s.version for g in groups for s in g.pool.samples),
         "ada/draws_histogram": draws_histogram(drawn for drawn, _ in counts),
         "ada/allocation_by_pass_rate": allocation_by_pass_rate(counts),
         "ada/effective_weight": mean_by_pass_rate(
@@ -101,7 +103,7 @@ def _grading_metrics(groups: Sequence[GroupRecord]) -> dict[str, Any]:
     if not grades:
         return {}
     return {
-        "ada/scoring_s_mean": _mean([grade.seconds for grade in grades]),
+        "ada/scoring_s_mean": fmean(grade.seconds for grade in grades),
         "ada/forgeable": sum(grade.forgeable for grade in grades),
         "ada/causes": dict(Counter(grade.cause for grade in grades if grade.cause).most_common(MOST_CAUSES)),
     }
@@ -114,19 +116,15 @@ def first_wave_stats(record: StepRecord, group_size: int) -> dict[str, float]:
     """
     groups = record.all_groups
     rewards = np.concatenate([group.pool.rewards[:group_size] for group in groups])
-    lengths = [[sample.num_tokens for sample in group.pool.samples[:group_size]] for group in groups]
     return {
-        "rollout/reward_mean": _mean([float(group.pool.rewards[:group_size].mean()) for group in groups]),
+        "rollout/reward_mean": fmean(float(group.pool.rewards[:group_size].mean()) for group in groups),
         "rollout/reward_std": float(rewards.std(ddof=1)) if len(rewards) > 1 else 0.0,
-        "rollout/response_length_mean": _mean([_mean(of_prompt) for of_prompt in lengths]),
-        "rollout/truncated_rate": _mean([_mean(group.truncated[:group_size]) for group in groups]),
+        "rollout/response_length_mean": fmean(
+            fmean(s.num_tokens for s in g.pool.samples[:group_size]) for g in groups
+        ),
+        "rollout/truncated_rate": fmean(fmean(group.truncated[:group_size]) for group in groups),
         "rollout/num_samples": float(len(rewards)),
     }
-
-
-def _first_wave_mean(groups: Sequence[GroupRecord], n: int) -> float:
-    """Every prompt counts the same, also where fewer than n were drawn."""
-    return _mean([float(group.pool.scores[:n].mean()) for group in groups])
 
 
 def _trained(record: GroupRecord) -> TrainingGroup:
@@ -146,7 +144,3 @@ def _weight_of(record: GroupRecord, count: tuple[int, int], settings: Settings) 
     if settings.in_ppo:
         coefficients = coefficients * np.where(positive, 1.0 - p, -p)
     return effective_weight(coefficients, positive, p, settings.group_size)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)

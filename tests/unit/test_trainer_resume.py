@@ -112,6 +112,9 @@ def test_a_model_may_have_moved(parsed: Parsed, tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "model", tmp_path / "elsewhere" / "model")
     (changed, _) = prepare_resume(parsed({"--actor.model_name_or_path": str(tmp_path / "elsewhere" / "model")}))
     assert "--actor.model_name_or_path" in changed
+    (tmp_path / "elsewhere" / "model" / "model.safetensors").write_bytes(b"other weights")
+    with pytest.raises(ConfigError, match=r"--actor\.model_name_or_path was "):
+        prepare_resume(parsed({"--actor.model_name_or_path": str(tmp_path / "elsewhere" / "model")}))
 
 
 @pytest.mark.parametrize(
