@@ -13,6 +13,7 @@ from typing import Any
 import openrlhf_ada.reward.arithmetic as reward_file
 from openrlhf_ada.cli.train_ppo_ray import main as train
 from openrlhf_ada.config import program
+from openrlhf_ada.config.presets import DEVICES
 from openrlhf_ada.platforms import without_gpu
 
 
@@ -122,13 +123,8 @@ def flags_of_any_run(recipe: Recipe, model: Path, data: Path, run_dir: Path) -> 
     return {
         "ada_run_dir": run_dir,
         "actor.model_name_or_path": model,
-        "actor.num_gpus_per_node": 1,
-        "vllm.num_engines": 1,
-        "vllm.sync_backend": "gloo",
+        **DEVICES["cpu"],
         "vllm.enable_prefix_caching": True,
-        "ds.attn_implementation": "sdpa",
-        # With one process ZeRO has nothing to shard, and its copies of all gradients cost seconds a step.
-        "ds.zero_stage": 0,
         "algo.kl.init_coef": 0,
         "data.prompt_dataset": data / "train.jsonl",
         "data.input_key": "input",

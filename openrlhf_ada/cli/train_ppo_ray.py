@@ -21,11 +21,12 @@ from typing import Any, TextIO
 from openrlhf_ada.cli.run_folder import begin_run_folder, check_free, keep_name
 from openrlhf_ada.cli.run_watch import RunLostError, RunWatch
 from openrlhf_ada.config import program
-from openrlhf_ada.config.flags import ConfigError, actions_of
+from openrlhf_ada.config.flags import ConfigError, actions_of, words_by_flag
 from openrlhf_ada.config.loss_rules import loss_warnings
 from openrlhf_ada.config.method_rules import without_effect
 from openrlhf_ada.config.objective_notes import objective_notes
-from openrlhf_ada.config.preset_flags import apply_device, apply_method, check_with_method, method_notes, named_method
+from openrlhf_ada.config.preset_flags import apply_method, check_with_method, method_notes, named_method
+from openrlhf_ada.config.presets import DEVICES
 from openrlhf_ada.config.schema import add_flags
 from openrlhf_ada.config.visible import as_told
 from openrlhf_ada.data.files import DataError
@@ -71,7 +72,8 @@ def parse(argv: Sequence[str], check: Callable[[SimpleNamespace], None] = check_
 
     def add_all(parser: argparse.ArgumentParser) -> None:
         add_flags(parser)
-        apply_device(parser, argv)
+        for device in dict(words_by_flag(argv)).get("--ada_device", ()):
+            parser.set_defaults(**DEVICES.get(device, {}))
         apply_method(parser, method, actions_of(parser))
         parsers.append(parser)
 

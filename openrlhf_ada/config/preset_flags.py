@@ -9,7 +9,7 @@ from typing import Any
 
 from openrlhf_ada.config.flags import ConfigError, dotted, spelt, words_by_flag
 from openrlhf_ada.config.nearest import did_you_mean
-from openrlhf_ada.config.presets import DEVICES, FLAG, OLD_NAMES, Method, method_named
+from openrlhf_ada.config.presets import FLAG, OLD_NAMES, Method, method_named
 
 
 def named_method(argv: Sequence[str]) -> Method | None:
@@ -18,12 +18,6 @@ def named_method(argv: Sequence[str]) -> Method | None:
     finder.add_argument(FLAG, dest="name", nargs="?")
     name: str | None = finder.parse_known_args(list(argv))[0].name
     return None if name is None else method_named(name)
-
-
-def apply_device(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
-    """Let what --ada_device on a command line names be defaults."""
-    for name in dict(words_by_flag(argv)).get("--ada_device", ()):
-        parser.set_defaults(**DEVICES.get(name, {}))
 
 
 def apply_method(parser: argparse.ArgumentParser, method: Method | None, actions: Iterable[argparse.Action]) -> None:
