@@ -40,7 +40,6 @@ STATE = "ada_state.json"
 ADVANTAGES = {"none": ("dr_grpo", "rloo", "flash_reinforce"), "group": ("group_norm",)}
 """By scale_rewards: OpenRLHF's names of what it means."""
 
-
 Ada = AdaConfig | str
 
 
@@ -85,10 +84,12 @@ class Checkpointed:
             self.pools.load_state_dict(state)
 
     def _save_checkpoint(self: Any, model: Any, trial: Any) -> None:
-        super()._save_checkpoint(model, trial)  # pyright: ignore
+        # First, since the older checkpoint is removed at the end.
         if self.args.should_save:
             folder = Path(self._get_output_dir(trial=trial), f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
+            folder.mkdir(parents=True, exist_ok=True)
             (folder / STATE).write_text(json.dumps(self.pools.state_dict()))
+        super()._save_checkpoint(model, trial)  # pyright: ignore
 
     def _inner_training_loop(self, *args: Any, **kwargs: Any) -> Any:
         checkpoint = kwargs.get("resume_from_checkpoint")
@@ -168,11 +169,12 @@ class AdaGRPOTrainer(Checkpointed, GRPOTrainer):
         """TRL's rewards are those of trained rollouts; of a prompt's first ones the mean is the policy's."""
         metrics, first_scores = self._metrics["train"], self.pools.settings.first_scores
         first = [r.rewards for (_, index), r in visit.payloads.items() if index < first_scores]
-        for name, values in zip(self.reward_func_names, np.array(first).T, strict=True):
-            metrics[f"rewards/{name}/mean"][-1] = float(np.nanmean(values))
-            metrics[f"rewards/{name}/std"][-1] = float(np.nanstd(values))
-        rewards = [self._weighted(of_one) for of_one in first]
-        metrics["reward"][-1], metrics["reward_std"][-1] = float(np.nanmean(rewards)), float(np.nanstd(rewards))
+        columns = [f"rewards/{name}" for name in self.reward_func_names]
+        rewards = dict(zip(columns, np.array(first).T, strict=True))
+        rewards["reward"] = np.array([self._weighted(of_one) for of_one in first])
+        for name, values in rewards.items():
+            mean, std = (f"{name}/mean", f"{name}/std") if name in columns else (name, f"{name}_std")
+            metrics[mean][-1], metrics[std][-1] = float(np.nanmean(values)), float(np.nanstd(values, ddof=1))
         metrics["frac_reward_zero_std"][-1] = 1.0 - figures["ada/signal_share"]
         for name, value in figures.items():
             metrics[name].append(value)

@@ -57,15 +57,22 @@ def right(completion_ids: list[list[int]], share: list[float], **others: Any) ->
     return [float(ids[0] / VOCABULARY < most) for ids, most in zip(completion_ids, share, strict=True)]
 
 
+def bonus(completion_ids: list[list[int]], **others: Any) -> list[float]:
+    """A reward that does not decide."""
+    return [ids[-1] % 4 / 4 for ids in completion_ids]
+
+
 SHARED = {"num_generations": 4, "per_device_train_batch_size": 8, "max_completion_length": 3, "learning_rate": 1e-2}
 SHARED |= {"report_to": "none", "use_cpu": True, "bf16": False, "save_steps": 2, "logging_steps": 1, "max_steps": 4}
 
 
-def synchronous(folder: Path, ada: Any, reward: Any = right, kind: Any = AdaGRPOTrainer, **changes: Any) -> Any:
+def synchronous(
+    folder: Path, ada: Any, reward: Any = right, kind: Any = AdaGRPOTrainer, *, chat: bool = False, **changes: Any
+) -> Any:
     """4 prompts and 16 trained rollouts a step."""
     own = {"gradient_accumulation_steps": 2, "scale_rewards": "none", "disable_tqdm": True}
     args = GRPOConfig(str(folder), **SHARED | own | changes)
-    return kind(model(), reward, args, prompts(), ada=ada, processing_class=tokenizer())
+    return kind(model(), reward, args, prompts(chat=chat), ada=ada, processing_class=tokenizer())
 
 
 class _Engine(BaseHTTPRequestHandler):

@@ -24,6 +24,7 @@ import torch
 import trl
 import trl_toys
 from nbclient import NotebookClient
+from trl import GRPOTrainer
 from trl.experimental.async_grpo import AsyncGRPOConfig, async_grpo_trainer, packing
 from trl.experimental.async_grpo.async_rollout_worker import RolloutGroup, TrainingSequence
 
@@ -44,7 +45,7 @@ GREEDY = AdaConfig(mode="seq", exit="pos", k_pos=1, wave=2, max_samples=8, basel
 
 
 class Watched(AdaGRPOTrainer):
-    """Keeps of each step the scores by prompt key and index, the rows, the groups and the advantages."""
+    """Keeps of each step the rewards by prompt key and index, the rows, the groups and the advantages."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -52,8 +53,8 @@ class Watched(AdaGRPOTrainer):
         self._build, self.pools.build = self.pools.build, self._seen
 
     def _seen(self, visit: Any) -> Closed:
-        scores = {place: rollout.rewards[0] for place, rollout in visit.payloads.items()}
-        self.steps.append(SimpleNamespace(scores=scores, rows=visit.rows, closed=self._build(visit)))
+        rewards = {place: rollout.rewards for place, rollout in visit.payloads.items()}
+        self.steps.append(SimpleNamespace(rewards=rewards, rows=visit.rows, closed=self._build(visit)))
         return self.steps[-1].closed
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
@@ -73,9 +74,9 @@ def coefficients_of_core(ada: AdaConfig, steps: list[Any], seed: int) -> list[li
         while not scheduler.is_done:
             due = list(iter(scheduler.take_required, None))
             for request in reversed(due):
-                score = step.scores[request[:2]]
-                scheduler.finish(request, Sample(*request[:2], score, score, 3), None)
-        assert sum(map(len, pools)) == len(step.scores), "as many were drawn"
+                score, extra = step.rewards[request[:2]]
+                scheduler.finish(request, Sample(*request[:2], score, score + extra / 2, 3), None)
+        assert sum(map(len, pools)) == len(step.rewards), "as many were drawn"
         groups = [policy.build(pool, np.random.default_rng([seed, pool.key])) for pool in pools]
         policy.observe(pools)
         found.append([c for group in groups for c in group.coefficients])
@@ -84,7 +85,9 @@ def coefficients_of_core(ada: AdaConfig, steps: list[Any], seed: int) -> list[li
 
 @pytest.mark.parametrize("ada", [BALANCE, ESTIMATED, GREEDY], ids=["balance", "est", "pos"])
 def test_pools_and_coefficients_are_those_of_the_core(ada: AdaConfig, tmp_path: Path) -> None:
-    trainer = trl_toys.synchronous(tmp_path, ada, kind=Watched)
+    """The first reward function decides; the weighted sum of both is trained."""
+    rewards, weighted = [trl_toys.right, trl_toys.bonus], {"reward_weights": [1.0, 0.5]}
+    trainer = trl_toys.synchronous(tmp_path, ada, rewards, Watched, **weighted)
     trainer.train()
     expected = coefficients_of_core(ada, trainer.steps, trainer.args.seed)
     assert [np.float32(step.advantages).tolist() for step in trainer.steps] == np.float32(expected).tolist()
@@ -92,14 +95,32 @@ def test_pools_and_coefficients_are_those_of_the_core(ada: AdaConfig, tmp_path: 
     assert len(sizes) > 1, "prompts get uneven numbers of rollouts"
     trained = {len(group.indices) for step in trainer.steps for group in step.closed.groups}
     assert len(trained) > 1 if ada is ESTIMATED else trained == {4}
-    ledger, drawn = trainer.pools.ledger, sum(len(step.scores) for step in trainer.steps)
+    ledger, drawn = trainer.pools.ledger, sum(len(step.rewards) for step in trainer.steps)
     assert ledger.drawn == drawn == ledger.kept + ledger.unused + ledger.aborted
     assert ledger.kept == 4 * 16 and {len(step.advantages) for step in trainer.steps} == {16}
     logged = [row for row in trainer.state.log_history if "ada/drawn" in row]
-    assert [row["ada/drawn"] for row in logged] == [len(step.scores) for step in trainer.steps]
+    assert [row["ada/drawn"] for row in logged] == [len(step.rewards) for step in trainer.steps]
     first = trainer.pools.settings.first_scores
-    fair = [[score for (_, i), score in step.scores.items() if i < first] for step in trainer.steps]
-    assert [row["reward"] for row in logged] == pytest.approx([np.mean(scores) for scores in fair])
+    fair = [[one for (_, i), one in step.rewards.items() if i < first] for step in trainer.steps]
+    assert [row["rewards/right/mean"] for row in logged] == pytest.approx([np.mean(one, axis=0)[0] for one in fair])
+    assert [row["reward"] for row in logged] == pytest.approx([np.mean(one, axis=0) @ [1.0, 0.5] for one in fair])
+
+
+def test_uniform_sampling_is_trl_itself_bit_for_bit(tmp_path: Path) -> None:
+    uniform = AdaConfig(mode="seq", exit="fixed", max_samples=4, select="all")
+    without = lambda *args, ada, **options: GRPOTrainer(*args, **options)  # noqa: E731
+    plain, ours = (trl_toys.synchronous(tmp_path, uniform, kind=kind, chat=True) for kind in (without, AdaGRPOTrainer))
+    for trainer in (plain, ours):
+        torch.manual_seed(1)
+        trainer.train()
+    assert weights(plain) == weights(ours)
+    figures = ("loss", "reward", "reward_std", "rewards/right/std", "frac_reward_zero_std", "num_tokens")
+    for theirs, own in zip(plain.state.log_history[:-1], ours.state.log_history[:-1], strict=True):
+        assert [own[name] for name in figures] == pytest.approx([theirs[name] for name in figures])
+
+
+def weights(trainer: Any) -> list[list[float]]:
+    return [parameter.flatten().tolist() for parameter in trainer.model.parameters()]
 
 
 @pytest.mark.parametrize("ada", [BALANCE, ESTIMATED], ids=["seq", "est"])
@@ -109,8 +130,7 @@ def test_resumed_run_is_the_run_that_was_not_interrupted(ada: AdaConfig, tmp_pat
     resumed = trl_toys.synchronous(tmp_path, ada)
     resumed.train(resume_from_checkpoint=str(checkpoint))
     assert resumed.pools.state_dict() == whole.pools.state_dict()
-    pairs = zip(whole.model.parameters(), resumed.model.parameters(), strict=True)
-    assert all(torch.equal(one, other) for one, other in pairs)
+    assert weights(resumed) == weights(whole)
     (checkpoint / STATE).unlink()
     with pytest.raises(ConfigError, match=STATE):
         resumed.train(resume_from_checkpoint=str(checkpoint))
@@ -182,7 +202,7 @@ def test_methods_by_name() -> None:
 
 def test_a_vllm_server_is_asked_for_every_rollout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     trainer, asked = trl_toys.synchronous(tmp_path, BALANCE), []
-    monkeypatch.setattr(trl.GRPOTrainer, "_generate_single_turn", lambda *args: asked.append(args[-1]))
+    monkeypatch.setattr(GRPOTrainer, "_generate_single_turn", lambda *args: asked.append(args[-1]))
     trainer.model.train()
     trainer._generate_single_turn([[5]], None, {}, 4)
     trainer.model.eval()
@@ -229,7 +249,7 @@ def test_rollout_worker_gives_the_groups_of_the_core(ada: AdaConfig, visit: int)
     steps.sort(key=lambda step: min(step.rows))
     for step in steps:
         pools = [one.pool for one in step.closed.finished]
-        step.scores = {(pool.key, i): score for pool in pools for i, score in enumerate(pool.scores)}
+        step.rewards = {(pool.key, i): (score, 0.0) for pool in pools for i, score in enumerate(pool.scores)}
     groups = {group.key: group for step in steps for group in step.closed.groups}
     trained = {key: [s.advantage for s in samples if s.group_id == key] for key in groups}
     assert trained == {key: list(group.coefficients) for key, group in groups.items()}
