@@ -1,4 +1,4 @@
-"""Reward functions as other trainers call them: verl, TRL and `verifiers`. What they take is known by its name."""
+"""Reward functions as verl, TRL, ms-swift and `verifiers` call them. What they take is known by its name."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ NO_COLUMNS = NONE_IF_UNREAD.union(("completion_ids", "trainer_state", "log_extra
 def as_grader(function: Any) -> Grader:
     """Of a function of any form. It raises what the function raises; UnusableLabelError for a label without what the
     function takes; NoScoreError for what is no score."""
+    function = made(function)
     ask, takes_prompt = asker(function), "prompt" in parameters_of(function)
 
     def grade(response: str, label: Any, prompt: str = "") -> Grade:
@@ -37,6 +38,11 @@ def as_grader(function: Any) -> Grader:
         return returned
 
     return grade
+
+
+def made(function: Any) -> Any:
+    """An object of a class whose objects are called, as ms-swift has rewards; else what it was."""
+    return function() if inspect.isclass(function) and "__call__" in vars(function) else function
 
 
 def asker(function: Any) -> Callable[[str, Any, str], Any] | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from openrlhf_ada.config.flags import FULL_MARKS
-from openrlhf_ada.reward.forms import asker, awaited, parameters_of
+from openrlhf_ada.reward.forms import asker, awaited, made, parameters_of
 from openrlhf_ada.reward.grade import NoScoreError, TimedGrade
 from openrlhf_ada.reward.pool import GraderPool, GradingLimits
 from openrlhf_ada.reward.returned import as_rewards
@@ -206,6 +206,7 @@ def in_openrlhf_form(function: Any) -> Any:
     'rewards'; it raises NoScoreError for what is none, and what the function raises. Ours stays as it is."""
     if isinstance(function, PooledReward):
         return function
+    function = made(function)
     ask = None if "queries" in parameters_of(function) else asker(function)
 
     def reward_func(queries: Sequence[str], prompts: Sequence[str], labels: Sequence[Any], **kwargs: Any) -> Any:

@@ -81,6 +81,11 @@ BY_NAME: dict[str, tuple[str, Any]] = {
         + SAME.format("[c[0]['content'] for c in completions]", "answer"),
         "7",
     ),
+    "ms-swift": (
+        "class f:\n    def __call__(self, completions, solution, **kwargs):\n        return "
+        + SAME.format("completions", "solution"),
+        "7",
+    ),
     "verifiers": ("def f(completion, answer): return float(completion[-1]['content'] == answer)", "7"),
     "verifiers, text": ("def f(prompt, completion, answer, state): return float(completion == answer)", "7"),
     "OpenRLHF": (

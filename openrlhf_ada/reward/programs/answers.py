@@ -40,7 +40,7 @@ _UNFENCED = re.compile(r"^(?:import |from \w+ import |def |class |@\w|print\(|[a
 _READS = r"input\(|stdin|open\("
 _PYTHON = {"python", "python3", "py"}
 _NUMBER = re.compile(r"[+-]?[0-9]{1,40}(\.[0-9]{0,40})?([eE][+-]?[0-9]{1,4})?")
-_RELATIVE_TOLERANCE = 1e-9
+_RELATIVE_TOLERANCE, _PRINTED_TOLERANCE = 1e-9, 1e-6
 _WRONG = "wrong output"
 
 
@@ -160,8 +160,9 @@ def _failure(sandbox: Sandbox, test: Dialogue | Call, program: str, limits: Prog
 def same_output(actual: str, expected: str) -> bool:
     """Whether two texts have the same words, whatever space is between them.
 
-    A word that stands in `expected` as a number with a point or an exponent is equal within 1e-9, relative to the
-    larger; every other word is compared as text, since two large integers may differ by less than that. 7 may be 7.0.
+    A word that stands in `expected` as a number with a point or an exponent is equal within 1e-6 of its size, as
+    judges of contests have it, and within 1e-6 or half of its last digit absolutely, whichever is less; every other
+    word is compared as text, since two large integers may differ by less than that. 7 may be 7.0.
     """
     given, wanted = actual.split(), expected.split()
     return len(given) == len(wanted) and all(map(_same_word, given, wanted))
@@ -173,7 +174,10 @@ def _same_word(actual: str, expected: str) -> bool:
     number = _NUMBER.fullmatch(expected)
     if number is None or not (number[1] or number[2]) or not _NUMBER.fullmatch(actual):
         return False
-    return math.isclose(float(actual), float(expected), rel_tol=_RELATIVE_TOLERANCE)
+    half_digit = 0.5 * 10.0 ** -max(len(number[1] or ".") - 1, 0) if number[2] is None else 0.0
+    return math.isclose(
+        float(actual), float(expected), rel_tol=_PRINTED_TOLERANCE, abs_tol=min(half_digit, _PRINTED_TOLERANCE)
+    )
 
 
 def same_result(actual: Any, expected: Any) -> bool:
