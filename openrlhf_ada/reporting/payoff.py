@@ -194,15 +194,16 @@ def conclusion(paid: Payoff) -> str:
         found.sort(key=lambda each: each[0] == "more")
     else:
         verdict = f"{unknown} the difference is not significant"
-    first, *others = [_compared(word, d) for word, d in found]
+    same = paid.designs[-1] if on_same else None
+    first, *others = [_compared(word, d, "its own" if d is same else f"{d.prompts:,.0f}") for word, d in found]
     others = [text.replace(" groups with signal", "").replace(" uniform sampling", "") for text in others]
     return f"{verdict}: for as many rollouts it had {', and '.join([first, *others])}."
 
 
-def _compared(verdict: str, uniform: Uniform) -> str:
+def _compared(verdict: str, uniform: Uniform, prompts: str) -> str:
     size = f"{abs(uniform.ratio.value - 1):.0%} {verdict}" if verdict and uniform.ratio else verdict or "as many"
     than = f"{'than' if verdict else 'as'} uniform sampling with {uniform.per_prompt:.4g}"
-    return f"{size} groups with signal {than} for each of {uniform.prompts:,.0f} prompts"
+    return f"{size} groups with signal {than} for each of {prompts} prompts"
 
 
 def _verdict(uniform: Uniform) -> str:
