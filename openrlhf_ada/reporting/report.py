@@ -59,7 +59,6 @@ def _describe(run: Run) -> str:
 
 
 def _payoff_html(paid: Payoff | None) -> str:
-    """The sentences of `payoff_lines`."""
     if paid is None:
         return ""
     rows = "".join(
