@@ -134,11 +134,12 @@ def _check(args: SimpleNamespace) -> bool:
     check_surroundings(args)
     if runs_here():
         check_free(args)
-    for line in prepare(args, resume=True):
-        logger.warning(as_told(line))
     if complete := already_complete(args, args.ada.resolved_run_dir(args.logger.wandb.run_name)):
         logger.warning(complete)
-    return not complete
+        return False
+    for line in prepare(args, resume=True):
+        logger.warning(as_told(line))
+    return True
 
 
 def notes(args: SimpleNamespace) -> list[str]:
