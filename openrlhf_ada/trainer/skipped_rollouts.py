@@ -91,8 +91,8 @@ def rest_of_training(experience: Any) -> Any:
 
 def as_idle(status: dict[str, Any]) -> dict[str, Any]:
     """OpenRLHF's status of a micro-batch of which nothing had to be computed: what stood in for it is in no figure."""
-    nothing = {name: 0.0 for name, weight in status["weights"].items() if weight is not None}
-    return status | {"metrics": status["metrics"] | nothing, "num_samples": IDLE, "num_action_tokens": IDLE}
+    metrics = {name: value if status["weights"][name] is None else 0.0 for name, value in status["metrics"].items()}
+    return status | {"metrics": metrics, "num_samples": IDLE, "num_action_tokens": IDLE}
 
 
 def _width(attention_mask: Tensor) -> int:

@@ -41,7 +41,6 @@ def step_metrics(record: StepRecord, settings: Settings, version: int) -> dict[s
         "ada/lost": record.num_lost,
         "ada/no_score": record.num_no_score,
         "ada/metric_mean": float(scores.mean()),
-        # Every prompt counts the same, also where fewer than n were drawn.
         "ada/first_wave_metric_mean": fmean(float(g.pool.scores[: settings.first_wave].mean()) for g in everything),
         "ada/reward_mean": float(rewards.mean()),
         **_signal(record, settings),
