@@ -245,7 +245,7 @@ class AdaConfig:
     """Wait up to so many seconds for Ray nodes that are still joining, until the cluster has the slots that the flags
     ask for."""
     device: str = flag("gpu", choices=DEVICES)
-    """What the run uses. cpu: for a machine without a GPU; sets {ON_CPU}. Flags that you give win."""
+    """What the run uses. gpu: GPUs. cpu: a machine without one; sets {ON_CPU}. Flags that you give win."""
     engine_args: str | None = flag(None, "FILE|JSON")
     """Other options of vLLM's engine: JSON, or a YAML or JSON file (docs/gpu.md)."""
     verify_sync: str = flag("first", choices=("off", "first", "always"))
