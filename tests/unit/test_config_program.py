@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_ada.cli.config_file import expanded
 from openrlhf_ada.config import program
-from openrlhf_ada.config.flags import ConfigError
+from openrlhf_ada.data.files import DataError
+from openrlhf_ada.data.prepared import check_counts
 
 ROOT = Path(__file__).parents[2]
 INSTALLED = Path(sys.executable).parent / program.NAME
@@ -73,10 +73,9 @@ def test_without_a_program_the_name_is_all(tmp_path: Path, monkeypatch: pytest.M
     assert program.called() == program.NAME
 
 
-def test_messages_begin_so(own: Path, tmp_path: Path) -> None:
-    (tmp_path / "run.yaml").write_text("- 1\n")
-    with pytest.raises(ConfigError, match=f"`'my env/{program.NAME}' methods grpo`"):
-        expanded("train", ["--config", "run.yaml"])
+def test_messages_begin_so(own: Path) -> None:
+    with pytest.raises(DataError, match=f"`'my env/{program.NAME}' prepare-data`"):
+        check_counts("none.parquet", flag="SOURCE")
 
 
 @pytest.mark.slow
