@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -180,7 +181,11 @@ def test_files_variables_log_and_status_reach_the_job(nodes: Cluster, toy: Toy, 
     multinode = ROOT / "examples" / "scripts" / "train_multinode.sh"
     script = [str(multinode), *TOY_RATES, "--algo.advantage.estimator", "rloo"]
     job = start(script, here, **variables)
-    read_to("step", job)
+    # Lines of a job's log come late on a busy machine; its record does not.
+    record = run / "metrics.jsonl"
+    while not (record.exists() and record.stat().st_size):
+        assert job.poll() is None, rest(job)
+        time.sleep(0.1)
     assert nodes.workers_of_runs()
     where = places(nodes)
     assert where["PolicyModelActor"] != where["RolloutRayActor"]
