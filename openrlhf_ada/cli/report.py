@@ -45,6 +45,8 @@ def main(argv: Sequence[str]) -> int:
     """Entry point; returns the exit status."""
     args = build_parser().parse_args(argv)
     if all(map(is_log, args.run_dir)):
+        if args.follow is not None or args.out is not None:
+            raise ValueError("--follow and --out are for runs of ours. Leave them out for a log")
         return max(plan.main([str(log)]) for log in args.run_dir)
     from openrlhf_ada.reporting.comparison import write_comparison
     from openrlhf_ada.reporting.report import write_report

@@ -154,7 +154,7 @@ def _trl(files: Sequence[Path], score: str | None) -> Iterator[Rollout]:
 
 def _text(value: Any) -> str:
     """Of a prompt or an answer, which may be messages."""
-    return value if isinstance(value, str) else "\n".join(str(message["content"]) for message in value)
+    return value if isinstance(value, str) else "\n".join(str(message.get("content")) for message in value)
 
 
 def _score_column(path: Path, table: Any) -> str:
@@ -216,14 +216,19 @@ def _slime(files: Sequence[Path], score: str | None) -> Iterator[Rollout]:
         if not isinstance(held, dict) or not isinstance(held.get("samples"), list):
             raise _wrong(path, "no 'samples'")
         for number, sample in enumerate(held["samples"], start=1):
-            reward = sample.get("reward")
+            reward, length = sample.get("reward"), sample.get("response_length")
             if isinstance(reward, dict):
                 if score not in reward:
                     names = ", ".join(map(str, reward))
                     raise ValueError(f"{path}: a reward has {names}. Say by --score NAME which is the score")
                 reward = reward[score]
-            step, prompt = int(held.get("rollout_id", 0)), str(sample.get("group_index", sample.get("prompt")))
-            yield Rollout(step, prompt, _number(reward, "reward", path, number), float(sample["response_length"]))
+            if length is None:
+                raise _wrong(path, "no 'response_length'", number)
+            group = sample.get("group_index")
+            prompt = str(sample.get("prompt") if group is None else group)
+            yield Rollout(
+                int(held.get("rollout_id", 0)), prompt, _number(reward, "reward", path, number), float(length)
+            )
 
 
 # -- which it is ------------------------------------------------------------------------------------------------------

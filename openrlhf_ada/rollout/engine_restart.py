@@ -60,10 +60,8 @@ def read_start_id(number: int, ref: Any, timeout_s: float | None = RESTART_S) ->
     except ActorDiedError as error:
         if error.actor_init_failed:
             # Ray gives the whole trace, which ends with the error itself, or with pydantic's address behind it.
-            reason = [line for line in str(error).splitlines() if line.strip() and "pydantic.dev" not in line][
-                -1
-            ].strip()
-            raise EngineLostError(f"vLLM engine {number} did not start: {reason}") from error
+            told = [line.strip() for line in str(error).splitlines() if line.strip() and "pydantic.dev" not in line]
+            raise EngineLostError(f"vLLM engine {number} did not start: {told[-1]}") from error
         raise EngineLostError(
             f"vLLM engine {number} died, or failed to start, more often than --ada_engine_restarts allows. Its log "
             f"has the reason. {error}"

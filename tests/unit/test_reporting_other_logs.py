@@ -100,6 +100,12 @@ def test_what_a_trainer_logs_is_read(trainer: str, tmp_path: Path) -> None:
     assert shares(log) == pytest.approx((3 / 6, 1 / 6, 2 / 6)) and equal_rollouts(log) == 8
 
 
+def test_prompts_without_a_number_are_told_apart_by_their_text(tmp_path: Path) -> None:
+    samples = [{"group_index": None, "prompt": p, "response_length": 1, "reward": 1.0} for p in "aabb"]
+    torch.save({"rollout_id": 1, "samples": samples}, tmp_path / "1.pt")
+    assert [len(group) for group in read_log(tmp_path).groups.values()] == [2, 2]
+
+
 @pytest.mark.parametrize(
     ("trainer", "more"),
     [
@@ -121,6 +127,7 @@ def test_rollouts_without_a_score_are_counted(trainer: str, more: dict[str, Any]
     [
         ("TRL", {"format_reward": 1.0}, "accuracy_reward, format_reward.*--score NAME"),
         ("slime", {"reward": {"a": 1.0, "b": 0.0}}, "a, b.*--score NAME"),
+        ("slime", {"response_length": None}, "line 1: no 'response_length'"),
         ("verl", {"score": "right"}, r"1\.jsonl, line 1: 'score' is 'right', expected a number"),
         ("prime-rl", {"rewards": {"right": {"score": "x"}}}, "line 1: 'score' is 'x'"),
     ],
@@ -164,6 +171,7 @@ def test_the_command_says_what_others_would_have_taken(
         (("plan", "--score", "acc"), "--score is for a log"),
         (("plan", "{log}", "--beta", "1,1"), "--beta"),
         (("report", "{log}/none"), "is not a run directory"),
+        (("report", "{log}", "--follow"), "--follow and --out are for runs"),
     ],
 )
 def test_wrong_input_says_what_to_do(
